@@ -1,0 +1,31 @@
+"""`audiovae VERB ...`: one verb a recipe stage."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import typer
+
+from audiovae.cli import data, model
+from audiovae.errors import AudioVAEError
+
+app = typer.Typer(
+    name="audiovae",
+    help="A sequence VAE with attention for speech and audio.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data.register(app)
+model.register(app)
+
+
+def run() -> None:
+    """Entry point: user errors end with one message and their exit code, not a traceback."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        app()
+    except AudioVAEError as error:
+        sys.stderr.write(f"audiovae: {error}\n")
+        raise SystemExit(error.exit_code) from None

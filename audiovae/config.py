@@ -1,0 +1,466 @@
+"""Configuration: one flat frozen dataclass per YAML section; load, merge and dump."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from audiovae.errors import ConfigError, FeatureMismatchError
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureConfig:
+    """The mel contract: everything that decides what number stands in a mel frame.
+
+    The defaults are the HiFi-GAN definition at 22 050 Hz (Kong et al. 2020, `meldataset.py`).
+    It stands beside the features, in every checkpoint and on every vocoder, and is compared
+    field by field wherever two of them meet.
+    """
+
+    sample_rate: int = 22050  # Hz
+    n_fft: int = 1024  # samples
+    win_length: int = 1024  # samples, <= n_fft
+    hop_length: int = 256  # samples; T frames <-> T * hop_length samples
+    window: Literal["hann"] = "hann"  # periodic
+    padding: Literal["reflect"] = "reflect"  # (n_fft - hop_length) / 2 each side, not centred
+    n_mels: int = 80
+    f_min: float = 0.0  # Hz
+    f_max: float = 8000.0  # Hz, <= sample_rate / 2
+    mel_scale: Literal["slaney", "htk"] = "slaney"
+    mel_norm: Literal["slaney", "none"] = "slaney"  # area norm of each filter, or none
+    power: float = 1.0  # 1 magnitude, 2 power
+    magnitude_floor: float = 1e-9  # added to re^2 + im^2 before the root
+    log_base: Literal["e", "10"] = "e"
+    floor: float = 1e-5  # of the mel, before the log
+    floor_mode: Literal["clamp", "add"] = "clamp"  # log(max(x, floor)) or log(x + floor)
+
+    def __post_init__(self) -> None:
+        _raise_if(
+            "feature",
+            (self.sample_rate > 0, f"sample_rate: found {self.sample_rate}, wanted > 0 Hz"),
+            (
+                0 < self.win_length <= self.n_fft,
+                f"win_length: found {self.win_length}, wanted 1 to n_fft = {self.n_fft}",
+            ),
+            (
+                0 < self.hop_length <= self.win_length and (self.n_fft - self.hop_length) % 2 == 0,
+                f"hop_length: found {self.hop_length}, wanted 1 to win_length = {self.win_length} "
+                f"with n_fft - hop_length even",
+            ),
+            (self.n_mels > 0, f"n_mels: found {self.n_mels}, wanted > 0"),
+            (
+                0 <= self.f_min < self.f_max <= self.sample_rate / 2,
+                f"f_min, f_max: found {self.f_min}, {self.f_max}, "
+                f"wanted 0 <= f_min < f_max <= {self.sample_rate / 2} Hz",
+            ),
+            (self.power in (1.0, 2.0), f"power: found {self.power}, wanted 1 or 2"),
+            (self.floor > 0, f"floor: found {self.floor}, wanted > 0"),
+        )
+
+    @property
+    def hash(self) -> str:
+        """Ten hex digits that change with any field."""
+        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    @property
+    def frame_rate(self) -> float:
+        """Mel frames per second."""
+        return self.sample_rate / self.hop_length
+
+    def differences(self, other: FeatureConfig) -> list[tuple[str, Any, Any]]:
+        """(field, mine, the other's) for every field that differs."""
+        return [
+            (f.name, getattr(self, f.name), getattr(other, f.name))
+            for f in dataclasses.fields(self)
+            if getattr(self, f.name) != getattr(other, f.name)
+        ]
+
+    def require_same(self, other: FeatureConfig, mine: str, others: str) -> None:
+        """Raise FeatureMismatchError naming each field that differs.
+
+        Args:
+            mine: what this contract belongs to, for the message ("dump/train").
+            others: what the other belongs to ("the vocoder hifigan_universal").
+        """
+        differences = self.differences(other)
+        if differences:
+            lines = "\n".join(f"  {name}: {a!r} | {b!r}" for name, a, b in differences)
+            raise FeatureMismatchError(
+                f"mel contracts differ, field: {mine} | {others}\n{lines}\n"
+                f"Extract the features again with the other's settings "
+                f"(audiovae extract ... feature.{differences[0][0]}={differences[0][2]}), "
+                f"or choose a model and vocoder made for these."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """The conformer that both posterior paths share in kind, not in weights."""
+
+    dim: int = 160  # D, channels
+    blocks: int = 2  # conformer blocks
+    heads: int = 4  # H, divides dim
+    conv_kernel: int = 15  # taps at the strided rate, odd
+    ff_mult: int = 4  # feed-forward width / dim
+    dropout: float = 0.1  # [0, 1)
+
+    TIME_STRIDE: typing.ClassVar[int] = 4  # mel frames per encoder step, fixed by the conv stem
+
+    def __post_init__(self) -> None:
+        _raise_if(
+            "encoder",
+            (self.dim > 0 and self.dim % self.heads == 0 and self.dim // self.heads % 2 == 0,
+             f"dim: found {self.dim}, wanted a multiple of 2 * heads = {2 * self.heads}"),
+            (self.blocks >= 0, f"blocks: found {self.blocks}, wanted >= 0"),
+            (self.conv_kernel % 2 == 1, f"conv_kernel: found {self.conv_kernel}, wanted odd"),
+            (0 <= self.dropout < 1, f"dropout: found {self.dropout}, wanted in [0, 1)"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentConfig:
+    """The utterance latent z, the local latents u_1..K, their prior, and what keeps them in use."""
+
+    z_dim: int = 16  # Z
+    z_capacity: float = 10.0  # nats; upper limit on KL(z) by a learned multiplier; 0 off
+    z_free_bits: float = 0.0  # nats per dimension below which KL(z) costs nothing extra
+    z_warmup_steps: int = 300  # steps of linear KL warm-up
+    u_dim: int = 32  # U
+    u_stride: int = 1  # encoder steps per u; one u per 4 * u_stride mel frames
+    u_capacity: float = 0.0  # nats per second; upper limit on KL(u); 0 off
+    u_free_bits: float = 0.0  # nats per u_k below which KL(u) costs nothing extra
+    u_warmup_steps: int = 500  # steps of linear KL warm-up
+    u_logvar_init: float = -3.0  # bias of the posterior log variance at the start
+    u_std_floor: float = 0.1  # least posterior standard deviation
+    instance_norm: bool = True  # take each utterance's mean and std out of the u path
+    warp: float = 0.2  # vocal tract perturbation of the u path in training, +- this; 0 off
+    u_adversary: float = 0.0  # weight of the game that hides z from u; 0 off
+    prior_dim: int = 256  # GRU width of p(u, K | z)
+    prior_mixtures: int = 1  # Gaussians per u_k in the prior
+    prior_dropout: float = 0.1  # [0, 1), on the GRU's input u
+
+    def __post_init__(self) -> None:
+        _raise_if(
+            "latent",
+            *((getattr(self, name) > 0, f"{name}: found {getattr(self, name)}, wanted > 0")
+              for name in ("z_dim", "u_dim", "u_stride", "prior_dim", "prior_mixtures")),
+            *((getattr(self, name) >= 0, f"{name}: found {getattr(self, name)}, wanted >= 0")
+              for name in ("z_capacity", "z_free_bits", "z_warmup_steps", "u_capacity",
+                           "u_free_bits", "u_warmup_steps", "u_std_floor", "u_adversary")),
+            *((0 <= getattr(self, name) < 1, f"{name}: found {getattr(self, name)}, wanted in [0, 1)")
+              for name in ("warp", "prior_dropout")),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+    """Prenet, attention RNN, attention over the memory, decoder RNN, frames."""
+
+    reduction_factor: int = 4  # R, mel frames per decoder step
+    memory_dim: int = 160  # channels of the memory
+    prenet_dim: int = 128  # first layer; the second has half
+    prenet_dropout: float = 0.5  # [0, 1), also when decoding
+    frame_dropout: float = 0.1  # [0, 1), share of fed-back frames set to zero in training
+    attention_rnn_dim: int = 256
+    decoder_rnn_dim: int = 256
+    attention_dim: int = 64
+    location_filters: int = 8
+    location_kernel: int = 15  # memory steps, odd
+    rate_bias: bool = True  # the known rate of memory steps per decoder step, as a score bias
+    rate_bias_slots: float = 1.5  # initial width of the bias, memory steps; learned
+
+    def __post_init__(self) -> None:
+        _raise_if(
+            "decoder",
+            *((getattr(self, name) > 0, f"{name}: found {getattr(self, name)}, wanted > 0")
+              for name in ("reduction_factor", "memory_dim", "prenet_dim", "attention_rnn_dim",
+                           "decoder_rnn_dim", "attention_dim", "location_filters",
+                           "rate_bias_slots")),
+            (self.location_kernel % 2 == 1,
+             f"location_kernel: found {self.location_kernel}, wanted odd"),
+            (self.memory_dim % 2 == 0, f"memory_dim: found {self.memory_dim}, wanted even"),
+            *((0 <= getattr(self, name) < 1, f"{name}: found {getattr(self, name)}, wanted in [0, 1)")
+              for name in ("prenet_dropout", "frame_dropout")),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """What extraction keeps, and how utterances become batches."""
+
+    trim_db: float | None = None  # dB below the peak that counts as silence at both ends; null off
+    min_seconds: float = 0.35  # shorter utterances are skipped
+    max_seconds: float = 20.0  # longer utterances are skipped
+    batch_frames: int = 9600  # mel frames per batch over all processes, padding included
+    batch_utterances: int = 64  # most utterances per batch
+    num_workers: int = 0  # loader processes
+
+    def __post_init__(self) -> None:
+        _raise_if(
+            "data",
+            (self.trim_db is None or self.trim_db > 0,
+             f"trim_db: found {self.trim_db}, wanted > 0 dB or null"),
+            (0 < self.min_seconds < self.max_seconds,
+             f"min_seconds, max_seconds: found {self.min_seconds}, {self.max_seconds}, "
+             f"wanted 0 < min_seconds < max_seconds"),
+            (self.batch_frames > 0, f"batch_frames: found {self.batch_frames}, wanted > 0"),
+            (self.batch_utterances > 0,
+             f"batch_utterances: found {self.batch_utterances}, wanted > 0"),
+            (self.num_workers >= 0, f"num_workers: found {self.num_workers}, wanted >= 0"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Optimisation, and how often to look."""
+
+    steps: int = 20000
+    max_minutes: float | None = None  # wall clock; the schedule then follows time; null off
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 5e-5  # at the end of the cosine
+    warmup_steps: int = 200  # of the learning rate
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.01
+    clip_grad_norm: float = 1.0
+    mixed_precision: Literal["no", "bf16"] = "no"
+    accumulate: int = 1  # batches per step
+    seed: int = 1
+    log_every: int = 50  # steps
+    valid_every: int = 1000  # steps
+    sample_every: int = 2000  # steps; audio, alignment and mel plots
+    save_every: int = 1000  # steps
+    keep_checkpoints: int = 2
+
+    def __post_init__(self) -> None:
+        _raise_if(
+            "train",
+            *((getattr(self, name) > 0, f"{name}: found {getattr(self, name)}, wanted > 0")
+              for name in ("steps", "learning_rate", "clip_grad_norm", "accumulate", "log_every",
+                           "valid_every", "sample_every", "save_every", "keep_checkpoints")),
+            (self.max_minutes is None or self.max_minutes > 0,
+             f"max_minutes: found {self.max_minutes}, wanted > 0 or null"),
+            (self.warmup_steps >= 0, f"warmup_steps: found {self.warmup_steps}, wanted >= 0"),
+            (0 <= self.final_learning_rate <= self.learning_rate,
+             f"final_learning_rate: found {self.final_learning_rate}, "
+             f"wanted 0 to learning_rate = {self.learning_rate}"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocoderConfig:
+    """What renders the mel."""
+
+    name: str = "hifigan_universal"  # a name in conf/vocoder, a local path, a hub id, or griffin_lim
+
+    def __post_init__(self) -> None:
+        _raise_if("vocoder", (bool(self.name.strip()), "name: found nothing"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All sections. `conf/vae_base.yaml` holds exactly these defaults."""
+
+    feature: FeatureConfig = field(default_factory=FeatureConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    latent: LatentConfig = field(default_factory=LatentConfig)
+    decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    vocoder: VocoderConfig = field(default_factory=VocoderConfig)
+
+    @property
+    def frames_per_slot(self) -> int:
+        """Mel frames per memory step, 4 * u_stride."""
+        return self.encoder.TIME_STRIDE * self.latent.u_stride
+
+    @property
+    def slots_per_step(self) -> float:
+        """Memory steps per decoder step, the known rate of the alignment."""
+        return self.decoder.reduction_factor / self.frames_per_slot
+
+
+def _raise_if(section: str, *checks: tuple[bool, str]) -> None:
+    faults = [f"{section}.{message}" for ok, message in checks if not ok]
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] = ()) -> Config:
+    """Defaults, then a YAML file, then `section.field=value` overrides.
+
+    Raises:
+        ConfigError: all faults of the file and the overrides together, each with its key.
+    """
+    where = str(path) if path is not None else "command line"
+    try:
+        layers = [] if path is None else [OmegaConf.create(_read_yaml(Path(path)))]
+        for override in overrides:
+            if "=" not in override:
+                raise ConfigError(f"{override!r}: wanted section.field=value")
+        layers.append(OmegaConf.from_dotlist(list(overrides)))
+        merged = OmegaConf.to_container(OmegaConf.merge(*layers), resolve=False)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return config_from_dict(merged, where)
+
+
+def config_from_dict(values: Any, where: str = "config") -> Config:
+    """A Config from nested plain values; missing keys take their defaults.
+
+    Raises:
+        ConfigError: unknown keys (with "did you mean"), wrong types, wrong values, all at once.
+    """
+    faults: list[str] = []
+    config = _build(Config, values, "", faults)
+    if faults:
+        raise ConfigError("\n".join(f"{where}: {fault}" for fault in faults))
+    return typing.cast(Config, config)
+
+
+def feature_config_from_dict(values: Any, where: str) -> FeatureConfig:
+    """A complete FeatureConfig from plain values: here a missing field is an error as well."""
+    faults: list[str] = []
+    if isinstance(values, dict):
+        names = [f.name for f in dataclasses.fields(FeatureConfig)]
+        faults += [f"{name}: missing" for name in names if name not in values]
+    feature = _build(FeatureConfig, values, "", faults)
+    if faults:
+        raise ConfigError("\n".join(f"{where}: {fault}" for fault in faults))
+    return typing.cast(FeatureConfig, feature)
+
+
+def config_to_dict(config: Any) -> dict[str, Any]:
+    """Plain nested values, ready for YAML or JSON."""
+    values = dataclasses.asdict(config)
+    return typing.cast(dict[str, Any], json.loads(json.dumps(values)))
+
+
+def find_conf(name: str) -> Path:
+    """The file `conf/<name>`, from the installed package or from the repository.
+
+    Raises:
+        ConfigError: neither holds it.
+    """
+    package = Path(__file__).resolve().parent
+    for folder in (package / "conf", package.parent / "conf"):
+        if (folder / name).is_file():
+            return folder / name
+    raise ConfigError(f"conf/{name}: no such file")
+
+
+def dump_config(config: Config, path: str | Path) -> None:
+    """Write the resolved config as YAML."""
+    Path(path).write_text(yaml.safe_dump(config_to_dict(config), sort_keys=False), "utf-8")
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """yaml.SafeLoader that refuses a key written twice and reads 1e-3 as a number."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise ConfigError(f"line {key_node.start_mark.line + 1}: key {key!r} is not a word")
+            if key in seen:
+                raise ConfigError(f"line {key_node.start_mark.line + 1}: key {key!r} twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    try:
+        values = yaml.load(path.read_text("utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: not readable as YAML: {error}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: found {type(values).__name__}, wanted sections with fields")
+    return values
+
+
+def _build(cls: Any, values: Any, prefix: str, faults: list[str]) -> Any:
+    if values is None:
+        values = {}
+    if not isinstance(values, dict):
+        faults.append(f"{prefix or 'config'}: found {values!r}, wanted fields")
+        return None
+    hints = typing.get_type_hints(cls)
+    names = [f.name for f in dataclasses.fields(cls)]
+    arguments: dict[str, Any] = {}
+    before = len(faults)
+    for key, value in values.items():
+        full = f"{prefix}{key}"
+        if key not in names:
+            close = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
+            hint = f"did you mean '{prefix}{close[0]}'?" if close else f"known: {', '.join(names)}"
+            faults.append(f"unknown key '{full}'; {hint}")
+        elif dataclasses.is_dataclass(hints[key]):
+            arguments[key] = _build(hints[key], value, f"{full}.", faults)
+        else:
+            try:
+                arguments[key] = _convert(value, hints[key])
+            except ValueError as error:
+                faults.append(f"{full}: {error}")
+    try:
+        built = cls(**{k: v for k, v in arguments.items() if v is not None or k not in hints
+                       or not dataclasses.is_dataclass(hints[k])})
+    except ConfigError as error:
+        faults.extend(str(error).split("\n"))
+        return None
+    return built if len(faults) == before else None
+
+
+def _convert(value: Any, hint: Any) -> Any:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        options = typing.get_args(hint)
+        if value is None and type(None) in options:
+            return None
+        return _convert(value, next(o for o in options if o is not type(None)))
+    if origin is Literal:
+        options = typing.get_args(hint)
+        # YAML reads an unquoted no as False and 10 as a number.
+        text = {False: "no", True: "yes"}.get(value, str(value)) if not isinstance(value, str) else value
+        if text not in options:
+            raise ValueError(f"found {value!r}, wanted one of {', '.join(options)}")
+        return text
+    if origin is tuple:
+        parts = typing.get_args(hint)
+        if not isinstance(value, list | tuple) or len(value) != len(parts):
+            raise ValueError(f"found {value!r}, wanted {len(parts)} values")
+        return tuple(_convert(v, p) for v, p in zip(value, parts, strict=True))
+    if hint is bool and isinstance(value, bool):
+        return value
+    if hint is str and isinstance(value, str):
+        return value
+    if hint is int and isinstance(value, int | float) and not isinstance(value, bool):
+        if float(value).is_integer():
+            return int(value)
+    if hint is float:
+        if isinstance(value, str):  # YAML 1.1 reads 1e-3 as a word
+            try:
+                value = float(value)
+            except ValueError:
+                raise ValueError(f"found {value!r}, wanted a number") from None
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    raise ValueError(f"found {value!r}, wanted {getattr(hint, '__name__', hint)}")

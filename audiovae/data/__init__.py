@@ -1,0 +1,1 @@
+"""Data dirs, audio files, feature archives and batches."""

@@ -1,0 +1,1 @@
+"""The generative model, one part a file."""
