@@ -122,8 +122,10 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         _raise_if(
             "encoder",
-            (self.dim > 0 and self.dim % self.heads == 0 and self.dim // self.heads % 2 == 0,
-             f"dim: found {self.dim}, wanted a multiple of 2 * heads = {2 * self.heads}"),
+            (
+                self.dim > 0 and self.dim % self.heads == 0 and self.dim // self.heads % 2 == 0,
+                f"dim: found {self.dim}, wanted a multiple of 2 * heads = {2 * self.heads}",
+            ),
             (self.blocks >= 0, f"blocks: found {self.blocks}, wanted >= 0"),
             (self.conv_kernel % 2 == 1, f"conv_kernel: found {self.conv_kernel}, wanted odd"),
             (0 <= self.dropout < 1, f"dropout: found {self.dropout}, wanted in [0, 1)"),
@@ -155,13 +157,30 @@ class LatentConfig:
     def __post_init__(self) -> None:
         _raise_if(
             "latent",
-            *((getattr(self, name) > 0, f"{name}: found {getattr(self, name)}, wanted > 0")
-              for name in ("z_dim", "u_dim", "u_stride", "prior_dim", "prior_mixtures")),
-            *((getattr(self, name) >= 0, f"{name}: found {getattr(self, name)}, wanted >= 0")
-              for name in ("z_capacity", "z_free_bits", "z_warmup_steps", "u_capacity",
-                           "u_free_bits", "u_warmup_steps", "u_std_floor", "u_adversary")),
-            *((0 <= getattr(self, name) < 1, f"{name}: found {getattr(self, name)}, wanted in [0, 1)")
-              for name in ("warp", "prior_dropout")),
+            *(
+                (getattr(self, name) > 0, f"{name}: found {getattr(self, name)}, wanted > 0")
+                for name in ("z_dim", "u_dim", "u_stride", "prior_dim", "prior_mixtures")
+            ),
+            *(
+                (getattr(self, name) >= 0, f"{name}: found {getattr(self, name)}, wanted >= 0")
+                for name in (
+                    "z_capacity",
+                    "z_free_bits",
+                    "z_warmup_steps",
+                    "u_capacity",
+                    "u_free_bits",
+                    "u_warmup_steps",
+                    "u_std_floor",
+                    "u_adversary",
+                )
+            ),
+            *(
+                (
+                    0 <= getattr(self, name) < 1,
+                    f"{name}: found {getattr(self, name)}, wanted in [0, 1)",
+                )
+                for name in ("warp", "prior_dropout")
+            ),
         )
 
 
@@ -185,15 +204,31 @@ class DecoderConfig:
     def __post_init__(self) -> None:
         _raise_if(
             "decoder",
-            *((getattr(self, name) > 0, f"{name}: found {getattr(self, name)}, wanted > 0")
-              for name in ("reduction_factor", "memory_dim", "prenet_dim", "attention_rnn_dim",
-                           "decoder_rnn_dim", "attention_dim", "location_filters",
-                           "rate_bias_slots")),
-            (self.location_kernel % 2 == 1,
-             f"location_kernel: found {self.location_kernel}, wanted odd"),
+            *(
+                (getattr(self, name) > 0, f"{name}: found {getattr(self, name)}, wanted > 0")
+                for name in (
+                    "reduction_factor",
+                    "memory_dim",
+                    "prenet_dim",
+                    "attention_rnn_dim",
+                    "decoder_rnn_dim",
+                    "attention_dim",
+                    "location_filters",
+                    "rate_bias_slots",
+                )
+            ),
+            (
+                self.location_kernel % 2 == 1,
+                f"location_kernel: found {self.location_kernel}, wanted odd",
+            ),
             (self.memory_dim % 2 == 0, f"memory_dim: found {self.memory_dim}, wanted even"),
-            *((0 <= getattr(self, name) < 1, f"{name}: found {getattr(self, name)}, wanted in [0, 1)")
-              for name in ("prenet_dropout", "frame_dropout")),
+            *(
+                (
+                    0 <= getattr(self, name) < 1,
+                    f"{name}: found {getattr(self, name)}, wanted in [0, 1)",
+                )
+                for name in ("prenet_dropout", "frame_dropout")
+            ),
         )
 
 
@@ -211,14 +246,20 @@ class DataConfig:
     def __post_init__(self) -> None:
         _raise_if(
             "data",
-            (self.trim_db is None or self.trim_db > 0,
-             f"trim_db: found {self.trim_db}, wanted > 0 dB or null"),
-            (0 < self.min_seconds < self.max_seconds,
-             f"min_seconds, max_seconds: found {self.min_seconds}, {self.max_seconds}, "
-             f"wanted 0 < min_seconds < max_seconds"),
+            (
+                self.trim_db is None or self.trim_db > 0,
+                f"trim_db: found {self.trim_db}, wanted > 0 dB or null",
+            ),
+            (
+                0 < self.min_seconds < self.max_seconds,
+                f"min_seconds, max_seconds: found {self.min_seconds}, {self.max_seconds}, "
+                f"wanted 0 < min_seconds < max_seconds",
+            ),
             (self.batch_frames > 0, f"batch_frames: found {self.batch_frames}, wanted > 0"),
-            (self.batch_utterances > 0,
-             f"batch_utterances: found {self.batch_utterances}, wanted > 0"),
+            (
+                self.batch_utterances > 0,
+                f"batch_utterances: found {self.batch_utterances}, wanted > 0",
+            ),
             (self.num_workers >= 0, f"num_workers: found {self.num_workers}, wanted >= 0"),
         )
 
@@ -247,15 +288,30 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _raise_if(
             "train",
-            *((getattr(self, name) > 0, f"{name}: found {getattr(self, name)}, wanted > 0")
-              for name in ("steps", "learning_rate", "clip_grad_norm", "accumulate", "log_every",
-                           "valid_every", "sample_every", "save_every", "keep_checkpoints")),
-            (self.max_minutes is None or self.max_minutes > 0,
-             f"max_minutes: found {self.max_minutes}, wanted > 0 or null"),
+            *(
+                (getattr(self, name) > 0, f"{name}: found {getattr(self, name)}, wanted > 0")
+                for name in (
+                    "steps",
+                    "learning_rate",
+                    "clip_grad_norm",
+                    "accumulate",
+                    "log_every",
+                    "valid_every",
+                    "sample_every",
+                    "save_every",
+                    "keep_checkpoints",
+                )
+            ),
+            (
+                self.max_minutes is None or self.max_minutes > 0,
+                f"max_minutes: found {self.max_minutes}, wanted > 0 or null",
+            ),
             (self.warmup_steps >= 0, f"warmup_steps: found {self.warmup_steps}, wanted >= 0"),
-            (0 <= self.final_learning_rate <= self.learning_rate,
-             f"final_learning_rate: found {self.final_learning_rate}, "
-             f"wanted 0 to learning_rate = {self.learning_rate}"),
+            (
+                0 <= self.final_learning_rate <= self.learning_rate,
+                f"final_learning_rate: found {self.final_learning_rate}, "
+                f"wanted 0 to learning_rate = {self.learning_rate}",
+            ),
         )
 
 
@@ -263,7 +319,9 @@ class TrainConfig:
 class VocoderConfig:
     """What renders the mel."""
 
-    name: str = "hifigan_universal"  # a name in conf/vocoder, a local path, a hub id, or griffin_lim
+    name: str = (
+        "hifigan_universal"  # a name in conf/vocoder, a local path, a hub id, or griffin_lim
+    )
 
     def __post_init__(self) -> None:
         _raise_if("vocoder", (bool(self.name.strip()), "name: found nothing"))
@@ -385,7 +443,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{path}: no such file")
     try:
-        values = yaml.load(path.read_text("utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+        values = yaml.load(path.read_text("utf-8"), Loader=_UniqueKeyLoader)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
@@ -421,8 +479,13 @@ def _build(cls: Any, values: Any, prefix: str, faults: list[str]) -> Any:
             except ValueError as error:
                 faults.append(f"{full}: {error}")
     try:
-        built = cls(**{k: v for k, v in arguments.items() if v is not None or k not in hints
-                       or not dataclasses.is_dataclass(hints[k])})
+        built = cls(
+            **{
+                k: v
+                for k, v in arguments.items()
+                if v is not None or k not in hints or not dataclasses.is_dataclass(hints[k])
+            }
+        )
     except ConfigError as error:
         faults.extend(str(error).split("\n"))
         return None
@@ -439,7 +502,11 @@ def _convert(value: Any, hint: Any) -> Any:
     if origin is Literal:
         options = typing.get_args(hint)
         # YAML reads an unquoted no as False and 10 as a number.
-        text = {False: "no", True: "yes"}.get(value, str(value)) if not isinstance(value, str) else value
+        text = (
+            {False: "no", True: "yes"}.get(value, str(value))
+            if not isinstance(value, str)
+            else value
+        )
         if text not in options:
             raise ValueError(f"found {value!r}, wanted one of {', '.join(options)}")
         return text

@@ -1,0 +1,80 @@
+"""`audiovae train | evaluate | synthesize | export`: from features to a model and its audio."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from audiovae.cli.synthesize import synthesize
+
+_log = logging.getLogger(__name__)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the app."""
+    app.command()(train)
+    app.command()(evaluate)
+    app.command()(synthesize)
+    app.command()(export)
+
+
+def train(
+    dump: Annotated[Path, typer.Option(help="folder with the features of train and dev")],
+    exp: Annotated[Path, typer.Option(help="folder of the run: exp/<tag>")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[a.b=c]...", help="config overrides")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file; the defaults without")] = None,
+) -> None:
+    """Train a model, or go on where an interrupted run stopped."""
+    from audiovae.config import load_config
+    from audiovae.training.loop import train as run
+
+    run(load_config(config, overrides or []), dump, exp)
+
+
+def evaluate(
+    exp_dir: Annotated[Path, typer.Argument(help="exp/<tag>, or a model folder")],
+    dump: Annotated[Path, typer.Option(help="folder of the sets' features")],
+    dataset: Annotated[str, typer.Option("--set", help="which set of it")] = "test",
+    data: Annotated[
+        Path | None, typer.Option(help="data dir with utt2lang, where the features have none")
+    ] = None,
+    vocoder: Annotated[str | None, typer.Option(help="instead of the config's")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="first utterances only")] = None,
+    out: Annotated[Path | None, typer.Option(help="EXP_DIR/eval/SET without")] = None,
+    seed: Annotated[int, typer.Option(help="of all draws")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; the best without")] = None,
+) -> None:
+    """Measure a model on held-out utterances: metrics.json, utt.tsv, report.md, plots."""
+    from rich.console import Console
+
+    from audiovae.analysis.evaluation import evaluate as run
+    from audiovae.analysis.report import tables
+    from audiovae.cli.loading import load_model, load_vocoder_for, model_folder, pick_device
+    from audiovae.data.archive import FeatureArchive
+
+    where = pick_device(device)
+    model = load_model(model_folder(exp_dir), where)
+    test, train_set = FeatureArchive(dump / dataset), FeatureArchive(dump / "train")
+    renderer = load_vocoder_for(model, vocoder, where)
+    values = run(
+        model, test, train_set, out or exp_dir / "eval" / dataset,
+        vocoder=renderer, data_dir=data, seed=seed, limit=limit,
+    )  # fmt: skip
+    Console().print(*tables(values))
+
+
+def export(
+    exp_dir: Annotated[Path, typer.Argument(help="exp/<tag>, or a model folder")],
+    out_dir: Annotated[Path, typer.Argument(help="new folder, ready for the Hugging Face hub")],
+) -> None:
+    """Write a model folder to keep or publish: config.json, model.safetensors, README.md."""
+    from audiovae.cli.loading import model_folder
+    from audiovae.export import export_model
+
+    export_model(model_folder(exp_dir), out_dir, run_dir=exp_dir)
+    _log.info("%s: AudioVAE.from_pretrained(%r)", out_dir, str(out_dir))
