@@ -174,13 +174,7 @@ class LatentConfig:
                     "u_adversary",
                 )
             ),
-            *(
-                (
-                    0 <= getattr(self, name) < 1,
-                    f"{name}: found {getattr(self, name)}, wanted in [0, 1)",
-                )
-                for name in ("warp", "prior_dropout")
-            ),
+            *(_in_unit(self, name) for name in ("warp", "prior_dropout")),
         )
 
 
@@ -222,13 +216,7 @@ class DecoderConfig:
                 f"location_kernel: found {self.location_kernel}, wanted odd",
             ),
             (self.memory_dim % 2 == 0, f"memory_dim: found {self.memory_dim}, wanted even"),
-            *(
-                (
-                    0 <= getattr(self, name) < 1,
-                    f"{name}: found {getattr(self, name)}, wanted in [0, 1)",
-                )
-                for name in ("prenet_dropout", "frame_dropout")
-            ),
+            *(_in_unit(self, name) for name in ("prenet_dropout", "frame_dropout")),
         )
 
 
@@ -348,6 +336,11 @@ class Config:
     def slots_per_step(self) -> float:
         """Memory steps per decoder step, the known rate of the alignment."""
         return self.decoder.reduction_factor / self.frames_per_slot
+
+
+def _in_unit(section: Any, name: str) -> tuple[bool, str]:
+    value = getattr(section, name)
+    return 0 <= value < 1, f"{name}: found {value}, wanted in [0, 1)"
 
 
 def _raise_if(section: str, *checks: tuple[bool, str]) -> None:
@@ -519,9 +512,9 @@ def _convert(value: Any, hint: Any) -> Any:
         return value
     if hint is str and isinstance(value, str):
         return value
-    if hint is int and isinstance(value, int | float) and not isinstance(value, bool):
-        if float(value).is_integer():
-            return int(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int and number and float(value).is_integer():
+        return int(value)
     if hint is float:
         if isinstance(value, str):  # YAML 1.1 reads 1e-3 as a word
             try:

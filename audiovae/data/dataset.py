@@ -53,7 +53,7 @@ def collate(items: Sequence[tuple[str, np.ndarray]]) -> Batch:
 
 
 class FrameBudgetSampler:
-    """Batches of utterances of similar length, at most `frames` padded frames and `utterances` each.
+    """Batches of utterances of similar length, of at most `frames` padded frames each.
 
     The order of an epoch is a permutation from (seed, epoch): any position can be reached without
     walking to it. With several processes each batch is dealt out evenly and what does not divide

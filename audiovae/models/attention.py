@@ -20,7 +20,7 @@ class AttentionState:
 
 
 class LocationAttention(nn.Module):
-    """e_ij = v.tanh(W s_i + V m_j + U f_ij + b) + rate_ij, a_i = softmax_j(e_i), c_i = sum a_ij m_j.
+    """e_ij = v.tanh(W s_i + V m_j + U f_ij + b) + rate_ij, a_i = softmax_j(e_i), c_i = a_i M.
 
     f_i = F * [a_{i-1}; sum_{l<i} a_l]. How many memory slots pass per decoder step is known, so
     rate_ij = -((j + .5) - (i + .5) rate)^2 / (2 s^2) with a learned s keeps the alignment near it.

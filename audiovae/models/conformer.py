@@ -43,6 +43,7 @@ class _ConvStem(nn.Module):
 
     def __init__(self, n_mels: int, dim: int) -> None:
         super().__init__()
+        self.strides = (2, 2, 1)
         self.convs = nn.ModuleList(
             [
                 nn.Conv1d(n_mels, dim, 5, stride=2, padding=2),
@@ -53,10 +54,10 @@ class _ConvStem(nn.Module):
 
     def forward(self, mel: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         x = mel.transpose(1, 2)
-        for conv in self.convs:
+        for conv, stride in zip(self.convs, self.strides, strict=True):
             x = x * length_mask(lengths, x.shape[2]).unsqueeze(1)
             x = F.silu(conv(x))
-            lengths = ceil_div(lengths, conv.stride[0])
+            lengths = ceil_div(lengths, stride)
         return x.transpose(1, 2), lengths
 
 

@@ -22,7 +22,7 @@ from audiovae.models.recurrence import attention_recurrence
 
 @dataclass
 class Frames:
-    """What the decoder says: frames (B, L * R, M) normalised, end logits (B, L), alignment (B, L, K)."""
+    """frames (B, L * R, M) normalised, end logits (B, L), alignment (B, L, K)."""
 
     frames: Tensor
     end: Tensor
@@ -164,14 +164,14 @@ class _Prenet(nn.Module):
     def __init__(self, n_mels: int, config: DecoderConfig) -> None:
         super().__init__()
         self.dropout = config.prenet_dropout
-        self.out_dim = config.prenet_dim // 2
+        self.hidden_dim, self.out_dim = config.prenet_dim, config.prenet_dim // 2
         self.layers = nn.ModuleList(
-            [nn.Linear(n_mels, config.prenet_dim), nn.Linear(config.prenet_dim, self.out_dim)]
+            [nn.Linear(n_mels, self.hidden_dim), nn.Linear(self.hidden_dim, self.out_dim)]
         )
 
     def masks(self, steps: Tensor, count: int, generator: noise.Generators) -> list[Tensor]:
         """One dropout mask per layer, with shape (B, count, width), scaled to mean 1."""
-        widths = [layer.out_features for layer in self.layers]
+        widths = [self.hidden_dim, self.out_dim]
         drawn = noise.uniform(steps, sum(widths), generator)
         drawn = F.pad(drawn, (0, 0, 0, count - drawn.shape[1]))
         keep = (drawn >= self.dropout).float() / (1 - self.dropout)

@@ -17,7 +17,7 @@ from audiovae.models.posterior import LOGVAR_MAX, LOGVAR_MIN, Gaussian
 
 @dataclass
 class PriorDraw:
-    """u with shape (B, K, U), u_lengths (B,), hit_cap (B,) bool: ended by the cap, not the prior."""
+    """u (B, K, U), u_lengths (B,), hit_cap (B,) bool: the cap ended it, not the prior."""
 
     u: Tensor
     u_lengths: Tensor
@@ -59,8 +59,8 @@ class LocalPrior(nn.Module):
             posterior: q(u | x), with shape (B, K, U).
 
         Returns:
-            kl: nats per u_k with shape (B, K), zero in the padding. In closed form given the sampled
-            u_<k for one Gaussian, by the sample u_k for a mixture.
+            kl: nats per u_k with shape (B, K), zero in the padding. In closed form given the
+            sampled u_<k for one Gaussian, by the sample u_k for a mixture.
             length: -log p(K | u, z) in nats with shape (B,).
         """
         hidden = self._states(u, z)
@@ -84,7 +84,7 @@ class LocalPrior(nn.Module):
         temperature: float = 1.0,
         generator: noise.Generators = None,
     ) -> PriorDraw:
-        """Draw u and K given z with shape (B, Z); at most max_steps each, and said if that ends it."""
+        """Draw u and K given z with shape (B, Z); at most max_steps each."""
         batch = len(z)
         full = torch.full((batch,), max_steps, device=z.device)
         # All numbers first: what one utterance draws does not depend on when the others end.

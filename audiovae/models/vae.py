@@ -45,7 +45,7 @@ class Latents:
     def sample(
         self, temperature: float = 1.0, generator: noise.Generators = None
     ) -> tuple[Tensor, Tensor]:
-        """(z, u) drawn from the posterior; temperature scales its standard deviation, 0 is its mean."""
+        """(z, u) from the posterior; temperature scales its standard deviation, 0 is its mean."""
         ones = torch.ones_like(self.u_lengths)
         z_noise = noise.normal(ones, self.z_mean.shape[1], generator)[:, 0]
         u_noise = noise.normal(self.u_lengths, self.u_mean.shape[2], generator)
@@ -55,7 +55,7 @@ class Latents:
 
 @dataclass
 class Decoded:
-    """mel (B, T, M) natural log, lengths (B,) frames, alignment (B, L, K), align_lengths (B,) steps."""
+    """mel (B, T, M), lengths (B,) frames, alignment (B, L, K), align_lengths (B,) steps."""
 
     mel: Tensor
     lengths: Tensor

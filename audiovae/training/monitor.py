@@ -121,11 +121,12 @@ class TrainLog:
         self.file = path.open("a", encoding="utf-8")
         columns = (
             TextColumn("train"), BarColumn(), TextColumn("{task.percentage:>4.1f} %"),
-            TimeElapsedColumn(), TextColumn("eta"), TimeRemainingColumn(speed_estimate_period=300),
+            TimeElapsedColumn(), TextColumn("eta"), TimeRemainingColumn(),
             TextColumn("{task.fields[line]}"),
         )  # fmt: skip
-        self.bar = Progress(*columns, console=Console(stderr=True))
-        self.task = self.bar.add_task("train", total=1.0, completed=done, line="")
+        self.bar = Progress(*columns, console=Console(stderr=True), speed_estimate_period=300)
+        self.task = self.bar.add_task("train", total=1.0, line="")
+        self.advance(done, "")
         self.bar.start()
 
     def advance(self, done: float, line: str) -> None:
