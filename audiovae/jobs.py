@@ -158,7 +158,9 @@ def _reconstruct(inputs: Inputs, request: Request) -> Iterator[Job]:
     if not names and inputs.archive is not None:
         names = list(inputs.archive.utt_ids[: request.n])
     _require_inputs("reconstruct", names, 1)
-    settings = {"latent": request.latent, "temperature": request.temperature}
+    settings: dict[str, Any] = {"latent": request.latent}
+    if request.latent == "sample":
+        settings["temperature"] = request.temperature
     for name in names:
         yield Job(
             name=file_name(label(name), "reconstruct"),

@@ -50,6 +50,8 @@ class Output:
     seed: int | None = None
     stop_reason: str = "input"  # "input" its length came from; else "prior", or "prior_cap"
     latents: dict[str, np.ndarray] | None = None  # written as .npz
+    by_model: bool = True  # False for real audio and its copy synthesis
+    by_vocoder: bool = True  # False for real audio
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +103,9 @@ class OutputFolder:
             "frames": output.frames,
             "clipped_samples": 0 if self.float32 else beyond,
             "stop_reason": output.stop_reason,
-            "model_step": self.origin.step,
-            "model_sha256": self.origin.model_sha256,
-            "vocoder": self.origin.vocoder,
+            "model_step": self.origin.step if output.by_model else None,
+            "model_sha256": self.origin.model_sha256 if output.by_model else None,
+            "vocoder": self.origin.vocoder if output.by_vocoder else None,
             "feature_hash": self.origin.feature.hash,
         }
         self.lines.append(line)

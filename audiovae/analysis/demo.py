@@ -105,10 +105,12 @@ def _real(archive: FeatureArchive, renderer: Renderer, utt_ids: Sequence[str]) -
         batch = torch.from_numpy(mel)[None].to(renderer.model.device)
         copy = vocode(renderer.vocoder, batch, torch.tensor([len(mel)]))[0]
         for kind, audio in (("original", wave), ("copy", copy)):
-            name = file_name(utt_id, kind)
             folder.write(
-                Output(name=name, operation=kind, wave=audio, frames=len(mel), inputs=[utt_id])
-            )
+                Output(
+                    name=file_name(utt_id, kind), operation=kind, wave=audio, frames=len(mel),
+                    inputs=[utt_id], by_model=False, by_vocoder=kind == "copy",
+                )
+            )  # fmt: skip
         found[utt_id] = _Real(
             mel,
             Clip("original", file_name(utt_id, "original") + ".wav"),

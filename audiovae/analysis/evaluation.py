@@ -150,12 +150,13 @@ def _measure(
             drawn["fitted"] = quality.prior_samples(model, SAMPLES, "fitted", seed=seed)
     with clock("compare"):
         likeness = quality.SpeechLikeness(list(train.values()), test.real, seed=seed)
+        train_seconds = [len(mel) / test.frame_rate for mel in train.values()]
         values = {
             **figures.bound_figures(test, bounds),
             **figures.usage_figures(used, costs),
             **figures.reconstruction_figures(test, rebuilt, classifier, likeness),
             **moved,
-            **figures.sample_figures(test, drawn, likeness),
+            **figures.sample_figures(test, drawn, likeness, train_seconds),
             "by_length": figures.by_length(test, bounds, rebuilt),
             "counts": {
                 "test_utterances": len(test.mels),

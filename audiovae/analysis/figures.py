@@ -95,6 +95,7 @@ def sample_figures(
     held_out: HeldOut,
     drawn: Mapping[str, quality.Samples],
     likeness: quality.SpeechLikeness,
+    train_seconds: Sequence[float],
 ) -> dict[str, Any]:
     """Samples of each prior of z against real speech; those of N(0, I) at the top."""
     tables: dict[str, Any] = {}
@@ -104,6 +105,7 @@ def sample_figures(
         tables[prior] = {
             "number": len(samples.mels),
             "duration": lengths,
+            "duration_ratio_to_train": lengths["mean"] / float(np.mean(train_seconds)),
             "hit_cap": samples.hit_cap,
             "patches": dataclasses.asdict(patches) if patches else None,
         }

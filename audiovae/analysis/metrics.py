@@ -11,14 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.fft
+import scipy.linalg
 import scipy.spatial.distance
 import scipy.stats
 
 PATCH_FRAMES = 16
 PATCH_HOP = 4  # frames from one patch to the next
 PATCH_COMPONENTS = 48
-PATCHES = 1000  # per side and draw of a Frechet distance: its floor depends on this number
-PATCH_DRAWS = 16  # Frechet distances averaged, each on fresh patches of both sides
+PATCHES = 1000  # per side of a Frechet distance: its floor depends on this number
+PATCH_DRAWS = 16  # Frechet distances averaged, each of other patches
 CEPSTRA = 13  # c1 to c13; c0, the level, is left out
 
 
@@ -134,6 +135,7 @@ class Durations:
     reference_mean: float
     reference_std: float
     ratio: float  # mean / reference_mean
+    ratio_error: float  # its standard error, from the spread and number of both
     ks: float  # Kolmogorov-Smirnov statistic, 0 to 1
     ks_p: float  # its p-value
 
@@ -141,12 +143,15 @@ class Durations:
 def compare_durations(seconds: Sequence[float], reference: Sequence[float]) -> Durations:
     """Compare the lengths of samples with those of real utterances."""
     test = scipy.stats.ks_2samp(seconds, reference)
+    ratio = float(np.mean(seconds) / np.mean(reference))
+    relative = [np.std(x) / np.mean(x) / math.sqrt(len(x)) for x in (seconds, reference)]
     return Durations(
         mean=float(np.mean(seconds)),
         std=float(np.std(seconds)),
         reference_mean=float(np.mean(reference)),
         reference_std=float(np.std(reference)),
-        ratio=float(np.mean(seconds) / np.mean(reference)),
+        ratio=ratio,
+        ratio_error=ratio * math.hypot(*relative),
         ks=float(test.statistic),
         ks_p=float(test.pvalue),
     )
@@ -188,8 +193,11 @@ class PatchSpace:
         """Fit on (N, D) patches: at most 48 components, no scaling."""
         mean = patches.mean(0)
         centred = patches - mean
-        _, vectors = np.linalg.eigh(centred.T @ centred)
-        return cls(mean, vectors[:, ::-1][:, :PATCH_COMPONENTS])
+        size = patches.shape[1]
+        _, vectors = scipy.linalg.eigh(
+            centred.T @ centred, subset_by_index=(max(0, size - PATCH_COMPONENTS), size - 1)
+        )
+        return cls(mean, vectors[:, ::-1])
 
     def project(self, patches: np.ndarray) -> np.ndarray:
         """(N, D) -> (N, C) float64."""
@@ -209,25 +217,15 @@ def frechet_distance(a: np.ndarray, b: np.ndarray) -> float:
     return float(mean @ mean + np.trace(cov_a) + np.trace(cov_b) - 2 * cross)
 
 
-def patch_distance(
-    space: PatchSpace,
-    a: Sequence[np.ndarray],
-    b: Sequence[np.ndarray],
-    number: int,
-    rng: np.random.Generator,
+def mean_frechet_distance(
+    a: np.ndarray, b: np.ndarray, number: int, rng: np.random.Generator
 ) -> float:
-    """Frechet distance of the patches of two sets of mels in squared nats, averaged over draws.
+    """Frechet distance of `number` points of each of two sets, averaged over 16 random choices.
 
     Few points make it too large, so only distances with the same `number` can be compared.
     """
-    return float(
-        np.mean(
-            [
-                frechet_distance(
-                    space.project(draw_patches(a, number, rng)),
-                    space.project(draw_patches(b, number, rng)),
-                )
-                for _ in range(PATCH_DRAWS)
-            ]
-        )
-    )
+
+    def some(points: np.ndarray) -> np.ndarray:
+        return points[rng.permutation(len(points))[:number]]
+
+    return float(np.mean([frechet_distance(some(a), some(b)) for _ in range(PATCH_DRAWS)]))

@@ -15,7 +15,7 @@ from audiovae.analysis.usage import decode_all
 from audiovae.models.vae import AudioVAE
 from audiovae.synthesis import Codes
 
-FIT_PATCHES = 10000  # training patches that the principal components are fitted on
+MAX_PATCHES = 10000  # of a set, drawn once
 BATCH_SAMPLES = 32
 
 
@@ -126,12 +126,12 @@ class PatchFigures:
     distance: float  # squared nats
     floor: float  # of training data, with as many patches
     ratio: float  # distance / floor
-    patches: int  # on each side of each draw
+    patches: int  # on each side
     too_short: int  # mels without a patch
 
 
 class SpeechLikeness:
-    """Frechet distances of mel patches in the space of the training data.
+    """Frechet distances of mel patches in the main components of the training data.
 
     Args:
         train, held_out: real log-mels, (T, M) each.
@@ -140,25 +140,29 @@ class SpeechLikeness:
     def __init__(
         self, train: Sequence[np.ndarray], held_out: Sequence[np.ndarray], *, seed: int = 0
     ) -> None:
-        self.train, self.held_out, self.seed = train, held_out, seed
-        rng = np.random.default_rng(seed)
-        self.space = metrics.PatchSpace.fit(metrics.draw_patches(train, FIT_PATCHES, rng))
+        self.seed = seed
+        patches = self._draw(train)
+        self.space = metrics.PatchSpace.fit(patches)
+        self.train = self.space.project(patches)
+        self.held_out = self.space.project(self._draw(held_out))
+
+    def _draw(self, mels: Sequence[np.ndarray]) -> np.ndarray:
+        return metrics.draw_patches(mels, MAX_PATCHES, np.random.default_rng(self.seed))
 
     def compare(self, mels: Sequence[np.ndarray]) -> PatchFigures | None:
         """Distance of `mels` to the held-out set over that of the training set, equal patch counts.
 
         None where a set holds too few patches for a covariance.
         """
-        sets = (mels, self.train, self.held_out)
-        counts = [metrics.count_patches([len(mel) for mel in some]) for some in sets]
-        number = min(metrics.PATCHES, *counts)
+        points = self.space.project(self._draw(mels))
+        number = min(metrics.PATCHES, len(points), len(self.train), len(self.held_out))
         if number < 2 * metrics.PATCH_COMPONENTS:
             return None
         distance, floor = (
-            metrics.patch_distance(
-                self.space, some, self.held_out, number, np.random.default_rng(self.seed)
+            metrics.mean_frechet_distance(
+                some, self.held_out, number, np.random.default_rng(self.seed)
             )
-            for some in (mels, self.train)
+            for some in (points, self.train)
         )
         too_short = sum(len(mel) < metrics.PATCH_FRAMES for mel in mels)
         return PatchFigures(distance, floor, distance / floor, number, too_short)

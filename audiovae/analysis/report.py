@@ -116,18 +116,29 @@ def look_up(metrics: Mapping[str, Any], name: str) -> float | None:
 
 def markdown(metrics: Mapping[str, Any]) -> str:
     """All tables, for RESULTS.md."""
-    rows = [["figure", "name", "target", "measured", ""], *_target_rows(metrics)]
-    sides = _side_rows(metrics)
     counts = metrics.get("counts", {})
-    lines = [*_pipe(rows), "", *_pipe(sides), ""]
-    if metrics.get("wer_message"):
-        lines += [f"No word error rates: {metrics['wer_message']}.", ""]
-    lines += [
+    notes = [
         f"{counts.get('test_utterances', 0)} held-out utterances, "
         f"{metrics.get('wer_prompts', 0)} English prompts ({metrics.get('wer_words', 0)} words), "
         f"{metrics.get('parameters', 0) / 1e6:.2f} M parameters, seed {metrics.get('seed', 0)}.",
     ]
-    return "\n".join(lines) + "\n"
+    if metrics.get("wer_message"):
+        notes.append(f"No word error rates: {metrics['wer_message']}.")
+    if metrics.get("seconds"):
+        parts = ", ".join(f"{part} {time:.0f} s" for part, time in metrics["seconds"].items())
+        notes.append(f"Time: {parts}.")
+    blocks = ["\n".join(_pipe(rows)) for rows in _all_rows(metrics).values() if len(rows) > 1]
+    return "\n\n".join([*blocks, *notes]) + "\n"
+
+
+def _all_rows(metrics: Mapping[str, Any]) -> dict[str, list[list[str]]]:
+    """The tables by title, each with its head."""
+    return {
+        "figures": [["figure", "name", "target", "measured", ""], *_target_rows(metrics)],
+        "side by side": _side_rows(metrics),
+        "samples": _sample_rows(metrics),
+        "by length": _length_rows(metrics),
+    }
 
 
 def _pipe(rows: list[list[str]]) -> list[str]:
@@ -163,6 +174,31 @@ def _side_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
+def _sample_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
+    head = ["prior of z", "mean, s", "/ held-out", "+-", "/ train", "KS", "Frechet ratio", "capped"]
+    rows = [head]
+    for prior, table in metrics.get("samples", {}).items():
+        length, patches = table["duration"], table["patches"] or {}
+        values = [length["mean"], length["ratio"], length["ratio_error"]]
+        values += [table["duration_ratio_to_train"], length["ks"], patches.get("ratio")]
+        rows.append([prior, *map(_number, values), f"{table['hit_cap']} of {table['number']}"])
+    return rows
+
+
+def _length_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
+    columns = {
+        "utterances": "utterances",
+        "mean_frames": "mean frames",
+        "neg_elbo_nats_per_frame": "-ELBO, nats per frame",
+        "recon_logmel_l1": "log-mel L1",
+    }
+    halves = metrics.get("by_length", {})
+    return [
+        ["half", *columns.values()],
+        *([name, *(_number(half[c]) for c in columns)] for name, half in halves.items()),
+    ]
+
+
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
@@ -170,19 +206,17 @@ def _number(value: float | None) -> str:
 
 
 def tables(metrics: Mapping[str, Any]) -> list[Table]:
-    """The same for a terminal: figures with targets, and side by side."""
+    """The same for a terminal."""
     from rich.table import Table
 
     made = []
-    for title, (head, *body) in (
-        ("figures", [["figure", "name", "target", "measured", ""], *_target_rows(metrics)]),
-        ("side by side", _side_rows(metrics)),
-    ):
+    for title, (head, *body) in _all_rows(metrics).items():
         table = Table(*head, title=title)
         for row in body:
             style = {"missed": "red", "reached": "green"}.get(row[-1])
             table.add_row(*(cell.replace("`", "") for cell in row), style=style)
-        made.append(table)
+        if body:
+            made.append(table)
     return made
 
 

@@ -23,7 +23,7 @@ from audiovae.data.kaldi_dir import DataDir, Segment, copy_subset, write_table
 from audiovae.errors import DataDirError
 
 _SHARD_SIZE = 64  # utterances; the unit of parallel work and of resuming
-_TRIM_FRAME = 0.093  # seconds; librosa.effects.trim's 2048 samples at 22 050 Hz
+_TRIM_FRAME = 0.093  # seconds; 2048 samples at 22 050 Hz
 _TRIM_HOP = 0.023  # seconds
 
 
@@ -216,8 +216,8 @@ def _extract_one(task: _Task, config: Config) -> tuple[np.ndarray, float, float,
     if not config.data.min_seconds <= seconds <= config.data.max_seconds:
         name = "min_seconds" if seconds < config.data.min_seconds else "max_seconds"
         raise DataDirError(
-            f"too {'short' if name == 'min_seconds' else 'long'}: {seconds:.2f} s after trimming, "
-            f"data.{name} is {getattr(config.data, name):g}"
+            f"too {'short' if name == 'min_seconds' else 'long'}: {seconds:.2f} s "
+            f"({before:.2f} s before trimming), data.{name} is {getattr(config.data, name):g}"
         )
     offset = round(task.start * rate)
     wave = audio_io.resample(wave[first:last], rate, config.feature.sample_rate)
@@ -227,16 +227,18 @@ def _extract_one(task: _Task, config: Config) -> tuple[np.ndarray, float, float,
 
 
 def _sound_span(wave: np.ndarray, rate: int, trim_db: float | None) -> tuple[int, int]:
-    """The samples [first, last) left when silence at both ends is cut."""
+    """The samples [first, last) left when silence at both ends is cut, as librosa.effects.trim.
+
+    Its own lines, because librosa's compile for seconds in every job.
+    """
     if trim_db is None:
         return 0, len(wave)
-    import librosa
-
     frame, hop = round(_TRIM_FRAME * rate), round(_TRIM_HOP * rate)
-    _, (first, last) = librosa.effects.trim(
-        wave, top_db=trim_db, frame_length=frame, hop_length=hop
-    )
-    return int(first), int(last)
+    padded = np.pad(wave.astype(np.float64), frame // 2)
+    power = np.concatenate([[0.0], np.cumsum(padded**2)])
+    energy = (power[frame:] - power[:-frame])[::hop]
+    loud = np.flatnonzero(energy > energy.max() * 10 ** (-trim_db / 10))
+    return int(loud[0]) * hop, min((int(loud[-1]) + 1) * hop, len(wave))
 
 
 def _read_shard(path: Path) -> tuple[list[_Done], dict[str, str]] | None:
@@ -254,7 +256,8 @@ def _merge(data: DataDir, dump: Path, shards: list[Path]) -> ExtractReport:
     """Join the shards, which are in byte order already, and write the tables of the dump dir."""
     done: list[_Done] = []
     skipped: dict[str, str] = {}
-    with atomic_path(dump / "feats.ark") as temporary, temporary.open("wb") as whole:
+    joined = dump / ".shards" / "feats.ark"
+    with joined.open("wb") as whole:
         for path in shards:
             shard = _read_shard(path)
             if shard is None:
@@ -263,6 +266,7 @@ def _merge(data: DataDir, dump: Path, shards: list[Path]) -> ExtractReport:
             skipped |= shard[1]
             with path.with_suffix(".ark").open("rb") as part:
                 shutil.copyfileobj(part, whole)
+    joined.replace(dump / "feats.ark")
     tsv = "".join(f"{utt_id}\t{skipped[utt_id]}\n" for utt_id in sorted(skipped))
     write_text(dump / "skipped.tsv", tsv)
     if not done:

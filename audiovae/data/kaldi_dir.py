@@ -252,16 +252,17 @@ def _parse_segments(path: Path, tables: _Tables, problems: list[Problem]) -> dic
     return segments
 
 
+def _is_command(file: str) -> bool:
+    return file.startswith("|") or file.endswith("|") or file == "-"
+
+
 def _check_wav(path: Path, tables: _Tables, problems: list[Problem]) -> None:
-    for reco_id, (value, line) in tables["wav.scp"].items():
-        if value.endswith("|") or value.startswith("|"):
+    for reco_id, (file, line) in tables["wav.scp"].items():
+        if _is_command(file):
             message = (
-                f"'{reco_id}': a pipe (shell command) in wav.scp is refused; "
-                f"run it once and point at the file it makes"
+                f"'{reco_id}': a pipe (shell command) or standard input is refused; "
+                f"run the command once and name the file it makes"
             )
-            problems.append(Problem(str(path / "wav.scp"), line, "pipe", message))
-        elif value == "-":
-            message = f"'{reco_id}': standard input '-' is refused; name a file"
             problems.append(Problem(str(path / "wav.scp"), line, "pipe", message))
 
 
@@ -291,15 +292,19 @@ def validate(path: str | Path) -> list[Problem]:
     """Every problem of a data dir, audio headers and segment ends included; empty if sound."""
     path = Path(path)
     data, problems, tables = _read(path)
+    probed: dict[str, float | str] = {}  # audio file -> seconds, or what is wrong with it
     lengths: dict[str, float] = {}
-    for reco_id, (value, line) in tables.get("wav.scp", {}).items():
-        try:
-            info = audio_io.probe(value)
-            lengths[reco_id] = info.num_samples / info.sample_rate
-        except DataDirError as error:
-            if not value.endswith("|") and value != "-":
-                message = f"'{reco_id}': {error}"
-                problems.append(Problem(str(path / "wav.scp"), line, "audio", message))
+    for reco_id, (file, line) in tables.get("wav.scp", {}).items():
+        if _is_command(file):
+            continue
+        if file not in probed:
+            probed[file] = _length_or_fault(file)
+        length = probed[file]
+        if isinstance(length, str):
+            message = f"'{reco_id}': {length}"
+            problems.append(Problem(str(path / "wav.scp"), line, "audio", message))
+        else:
+            lengths[reco_id] = length
     for utt_id, segment in data.segments.items():
         length = lengths.get(segment.reco_id, np.inf)
         end = segment.start if segment.end is None else segment.end
@@ -311,6 +316,14 @@ def validate(path: str | Path) -> list[Problem]:
             line = tables["segments"][utt_id].line
             problems.append(Problem(str(path / "segments"), line, "times", message))
     return problems
+
+
+def _length_or_fault(file: str) -> float | str:
+    try:
+        info = audio_io.probe(file)
+    except DataDirError as error:
+        return str(error)
+    return info.num_samples / info.sample_rate
 
 
 def copy_subset(data: DataDir, utt_ids: Iterable[str], path: Path) -> DataDir:

@@ -7,7 +7,12 @@ from torch import Tensor, nn
 
 
 class StochasticMemory(nn.Module):
-    """m_k = W [u_k; z] + PE(k). Nothing of the encoder passes except through the latents."""
+    """m_k = W [u_k; z] + PE(k). Nothing of the encoder passes except through the latents.
+
+    The positions are scaled down, so that at the start the content is not small beside them.
+    """
+
+    POSITION_SCALE = 0.2
 
     def __init__(self, u_dim: int, z_dim: int, dim: int) -> None:
         super().__init__()
@@ -23,4 +28,4 @@ class StochasticMemory(nn.Module):
         steps = u.shape[1]
         memory = self.project(torch.cat([u, z.unsqueeze(1).expand(-1, steps, -1)], -1))
         angle = torch.arange(steps, device=u.device)[:, None] * self.frequency
-        return memory + torch.cat([angle.sin(), angle.cos()], -1).to(memory.dtype)
+        return memory + self.POSITION_SCALE * torch.cat([angle.sin(), angle.cos()], -1)

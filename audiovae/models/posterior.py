@@ -67,8 +67,8 @@ class LocalPosterior(nn.Module):
         self.stride = config.u_stride
         self.std_floor = config.u_std_floor
         self.out = nn.Linear(dim, 2 * config.u_dim)
-        # Small weights and a low variance at the start: u carries something from the first step.
-        nn.init.normal_(self.out.weight, std=0.02)
+        # A mean of about unit spread and a low variance: u carries something from the first step.
+        nn.init.normal_(self.out.weight, std=dim**-0.5)
         nn.init.zeros_(self.out.bias)
         nn.init.constant_(self.out.bias[config.u_dim :], config.u_logvar_init)
 

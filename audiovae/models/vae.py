@@ -29,6 +29,7 @@ from audiovae.models.prior import LocalPrior, PriorDraw
 from audiovae.models.warp import warp_mel_axis
 
 MIN_LOG_SCALE = math.log(1e-3)  # of the Laplace likelihood, normalised mel
+LOG_SCALE_GAIN = 10.0  # Adam moves a parameter by its rate at most: this keeps up with the error
 FITTED_COMPONENTS = 10  # of the mixture fitted to q(z) after training
 
 
@@ -115,7 +116,7 @@ class AudioVAE(nn.Module):
         self.prior = LocalPrior(latent)
         self.memory = StochasticMemory(latent.u_dim, latent.z_dim, config.decoder.memory_dim)
         self.decoder = Decoder(n_mels, latent.z_dim, config.decoder, config.slots_per_step)
-        self.log_scale = nn.Parameter(torch.zeros(n_mels))  # of the Laplace likelihood, per bin
+        self.log_scale = nn.Parameter(torch.zeros(n_mels))  # see likelihood_log_scale
         mean = torch.zeros(n_mels) if mean is None else torch.as_tensor(mean, dtype=torch.float32)
         self.register_buffer("mel_mean", mean.clone())
         self.register_buffer("mel_scale", torch.tensor(float(scale)))
@@ -127,6 +128,11 @@ class AudioVAE(nn.Module):
     def feature(self) -> FeatureConfig:
         """The mel contract of what goes in and comes out."""
         return self.config.feature
+
+    @property
+    def likelihood_log_scale(self) -> Tensor:
+        """Log scale of the Laplace likelihood of each bin (M,), learned, normalised mel."""
+        return (LOG_SCALE_GAIN * self.log_scale).clamp(min=MIN_LOG_SCALE)
 
     @property
     def device(self) -> torch.device:
@@ -256,7 +262,7 @@ class AudioVAE(nn.Module):
         """-log p(x | z, u) and -log p(end) in nats, each with shape (B,)."""
         memory = self.memory(u, z)
         out = self.decoder(x, lengths, memory, u_lengths, z, generator=generator)
-        log_scale = self.log_scale.clamp(min=MIN_LOG_SCALE)
+        log_scale = self.likelihood_log_scale
         error = (x - out.frames[:, : x.shape[1]].float()).abs()
         nats = error / log_scale.exp() + log_scale + math.log(2)
         nats = (nats.sum(-1) * length_mask(lengths, x.shape[1])).sum(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from audiovae.config import FeatureConfig
@@ -9,7 +10,7 @@ from audiovae.errors import VocoderError
 
 
 class Vocoder(nn.Module):
-    """Log-mel in, waveform out. Subclasses say how to render one padded batch.
+    """Log-mel in, waveform out, without gradients. Subclasses say how to render one padded batch.
 
     Attributes:
         name: for messages and manifests.
@@ -21,6 +22,7 @@ class Vocoder(nn.Module):
         self.name = name
         self.feature = feature
 
+    @torch.no_grad()
     def forward(self, mel: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Render log-mels; T frames give T * hop_length samples.
 

@@ -70,8 +70,8 @@ class GeneratorConfig:
 
 # The convolutions run as 2-d ones of height 1, which is what torch makes of 1-d ones anyway:
 # only the 2-d form has the channels-last layout that the bf16 kernels of a CPU want.
-# Parameters keep the published names and shapes. A layer computes in the type of its weights and
-# answers in it; the sums between layers are float32.
+# Parameters keep the published names and shapes. The sums between layers are float32 also
+# where a layer is bfloat16, and are made in place: outside the kernels memory is the limit.
 
 
 class _Conv(nn.Conv1d):
@@ -82,7 +82,7 @@ class _Conv(nn.Conv1d):
     def forward(self, x: Tensor) -> Tensor:
         padding, dilation = (0, int(self.padding[0])), (1, self.dilation[0])
         weight = self.weight.unsqueeze(2)
-        return F.conv2d(x.to(weight.dtype), weight, self.bias, padding=padding, dilation=dilation)
+        return F.conv2d(x, weight, self.bias, padding=padding, dilation=dilation)
 
 
 class _Upsample(nn.ConvTranspose1d):
@@ -92,34 +92,36 @@ class _Upsample(nn.ConvTranspose1d):
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
         padding, stride = (0, int(self.padding[0])), (1, self.stride[0])
         weight = self.weight.unsqueeze(2)
-        x = F.conv_transpose2d(
-            x.to(weight.dtype), weight, self.bias, stride=stride, padding=padding
-        )
-        return x.float()
+        return F.conv_transpose2d(x, weight, self.bias, stride=stride, padding=padding)
 
 
-class _ResBlock1(nn.Module):
-    def __init__(self, dim: int, kernel: int, dilations: tuple[int, ...]) -> None:
+class _ResBlock(nn.Module):
+    """Version 1: pairs of convolutions, a dilated and a plain one. Version 2: dilated ones only."""
+
+    def __init__(self, version: str, dim: int, kernel: int, dilations: tuple[int, ...]) -> None:
         super().__init__()
-        self.convs1 = nn.ModuleList(_Conv(dim, dim, kernel, d) for d in dilations)
-        self.convs2 = nn.ModuleList(_Conv(dim, dim, kernel) for _ in dilations)
+        dilated = nn.ModuleList(_Conv(dim, dim, kernel, d) for d in dilations)
+        if version == "1":
+            self.convs1 = dilated
+            self.convs2 = nn.ModuleList(_Conv(dim, dim, kernel) for _ in dilations)
+        else:
+            self.convs = dilated
 
     def forward(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        for conv1, conv2 in zip(self.convs1, self.convs2, strict=True):
-            y = _masked(conv1(F.leaky_relu(x, _SLOPE)), keep)
-            x = x + _masked(conv2(F.leaky_relu(y, _SLOPE, inplace=True)), keep)
+        x = x.clone()
+        layers = [self.convs1, self.convs2] if hasattr(self, "convs1") else [self.convs]
+        for first, *second in zip(*layers, strict=True):
+            y = _masked(first(_rectified(x, first)), keep)
+            for conv in second:
+                y = _masked(conv(F.leaky_relu_(y, _SLOPE)), keep)
+            x += y
         return x
 
 
-class _ResBlock2(nn.Module):
-    def __init__(self, dim: int, kernel: int, dilations: tuple[int, ...]) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList(_Conv(dim, dim, kernel, d) for d in dilations)
-
-    def forward(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        for conv in self.convs:
-            x = x + _masked(conv(F.leaky_relu(x, _SLOPE)), keep)
-        return x
+def _rectified(x: Tensor, layer: nn.Module) -> Tensor:
+    """The leaky rectifier of x, in the type of the layer it is for; x stays as it is."""
+    dtype = next(layer.parameters()).dtype
+    return F.leaky_relu(x, _SLOPE) if x.dtype == dtype else F.leaky_relu_(x.to(dtype), _SLOPE)
 
 
 class Generator(nn.Module):
@@ -128,7 +130,6 @@ class Generator(nn.Module):
     def __init__(self, config: GeneratorConfig) -> None:
         super().__init__()
         dim = config.upsample_initial_channel
-        block = _ResBlock1 if config.resblock == "1" else _ResBlock2
         shapes = list(
             zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True)
         )
@@ -140,7 +141,7 @@ class Generator(nn.Module):
         for rate, kernel in zip(self.rates, config.upsample_kernel_sizes, strict=True):
             self.ups.append(_Upsample(dim, dim // 2, kernel, rate))
             dim //= 2
-            self.resblocks.extend(block(dim, width, dilations) for width, dilations in shapes)
+            self.resblocks.extend(_ResBlock(config.resblock, dim, *shape) for shape in shapes)
         self.conv_post = _Conv(dim, 1, 7)
 
     def forward(self, mel: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -153,13 +154,13 @@ class Generator(nn.Module):
         x = _masked(self.conv_pre(_masked(mel.unsqueeze(2), keep)), keep)
         for stage, (up, rate) in enumerate(zip(self.ups, self.rates, strict=True)):
             keep = None if keep is None else keep.repeat_interleave(rate, dim=3)
-            x = _masked(up(F.leaky_relu(x, _SLOPE)), keep)
-            blocks = list(self.resblocks)[stage * self.widths : (stage + 1) * self.widths]
+            x = _masked(up(_rectified(x, up)).float(), keep)
+            blocks = self.resblocks[stage * self.widths : (stage + 1) * self.widths]
             total = blocks[0](x, keep)
             for block in blocks[1:]:
-                total = total + block(x, keep)
-            x = total / self.widths
-        x = self.conv_post(F.leaky_relu(x, _LAST_SLOPE))
+                total += block(x, keep)
+            x = total.div_(self.widths)
+        x = self.conv_post(F.leaky_relu_(x, _LAST_SLOPE))
         return _masked(torch.tanh(x), keep)[:, 0, 0]
 
     def bf16_inside(self) -> None:

@@ -187,7 +187,7 @@ def _from_hub(repo: str, revision: str) -> _Files:
         raise VocoderError(
             f"hub {repo}, revision {revision}, file {' or '.join(names)}: {first_line}\n"
             f"There is no local folder {repo} either. Where the hub can be reached, "
-            f"run: hf download {repo} config.json {names[0]} --revision {revision}"
+            f"run: hf download {repo} {names[0]} --revision {revision}"
         ) from reason
 
     config, generator = fetch("config.json"), fetch(*_HUB_GENERATORS)
