@@ -1,4 +1,4 @@
-"""Errors a user can cause. Each message says what, where, found vs wanted, and what to run."""
+"""Errors a user can cause. A message says what, where, found vs wanted, and what to run."""
 
 
 class AudioVAEError(ValueError):

@@ -24,8 +24,8 @@ class Capacity:
     """
 
     limit: float
-    raw: float = -4.0
-    rate: float = 0.02
+    raw: float = -2.0
+    rate: float = 0.03
 
     @property
     def multiplier(self) -> float:

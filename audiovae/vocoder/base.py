@@ -21,6 +21,7 @@ class Vocoder(nn.Module):
         super().__init__()
         self.name = name
         self.feature = feature
+        self.eval()
 
     @torch.no_grad()
     def forward(self, mel: Tensor, lengths: Tensor | None = None) -> Tensor:

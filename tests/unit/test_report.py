@@ -18,6 +18,24 @@ METRICS = {
         "natural": {"logmel_l1": 0.001, "mcd": 0.01, "flux_ratio": 1.0, "wer": 0.05, "cer": 0.01},
         "model": {"logmel_l1": 0.5, "mcd": 4.0, "flux_ratio": 0.9, "wer": None, "cer": None},
     },
+    "samples": {
+        "normal": {
+            "number": 160,
+            "hit_cap": 2,
+            "duration": {"mean": 2.1, "ratio": 0.9, "ratio_error": 0.1, "ks": 0.12},
+            "duration_ratio_to_train": 0.91,
+            "patches": None,
+        }
+    },
+    "by_length": {
+        "short": {
+            "utterances": 80,
+            "mean_frames": 70.0,
+            "neg_elbo_nats_per_frame": -3.0,
+            "recon_logmel_l1": 0.3,
+        }
+    },
+    "seconds": {"encode": 1.4},
     "wer_message": "jiwer is not installed",
     "counts": {"test_utterances": 160},
     "parameters": 1_800_000,
@@ -34,6 +52,9 @@ def test_markdown_says_what_is_reached() -> None:
     assert lines["`wer.model`"].endswith("| - |  |")
     assert lines["`transfer_success`"].endswith(">= 0.9 | - |  |")
     assert "No word error rates: jiwer is not installed." in text
+    assert "| normal | 2.1 | 0.9 | 0.1 | 0.91 | 0.12 | - | 2 of 160 |" in text
+    assert "| short | 80 | 70 | -3 | 0.3 |" in text
+    assert "Time: encode 1 s." in text
 
 
 def test_markdown_tables_are_rectangular() -> None:
