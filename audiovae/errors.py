@@ -2,7 +2,7 @@
 
 
 class AudioVAEError(ValueError):
-    """Base of all errors that are the user's to fix; the CLI prints the message, not a traceback."""
+    """Base of all errors that are the user's to fix; the CLI prints it without a traceback."""
 
     exit_code = 1
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from audiovae import synthesis
-from audiovae.analysis.batches import Batch, length_sorted
 from audiovae.data.archive import FeatureArchive
+from audiovae.data.batches import Batch, length_sorted
 from audiovae.models.vae import AudioVAE, Latents
 from audiovae.synthesis import Codes
 

@@ -10,8 +10,8 @@ import torch
 
 from audiovae import synthesis
 from audiovae.analysis import metrics
-from audiovae.analysis.batches import Batch
 from audiovae.analysis.usage import decode_all
+from audiovae.data.batches import Batch
 from audiovae.models.vae import AudioVAE
 from audiovae.synthesis import Codes
 

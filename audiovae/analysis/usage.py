@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from audiovae import synthesis
-from audiovae.analysis.batches import Batch, by_length, unpad
 from audiovae.analysis.voices import VoiceClassifier
+from audiovae.data.batches import Batch, by_length, unpad
 from audiovae.models.vae import AudioVAE, Latents
 from audiovae.synthesis import Codes
 

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from audiovae.data.archive import FeatureArchive
+from audiovae.data.batches import Batch, pad
 from audiovae.errors import DataDirError
-
-
-@dataclass
-class Batch:
-    """utt_ids, mel (B, T, M) natural log with zeros in the padding, lengths (B,) frames."""
-
-    utt_ids: list[str]
-    mel: Tensor
-    lengths: Tensor
-
-    def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device."""
-        return Batch(self.utt_ids, self.mel.to(device), self.lengths.to(device))
 
 
 class MelDataset(Dataset[tuple[str, np.ndarray]]):
@@ -45,11 +30,7 @@ class MelDataset(Dataset[tuple[str, np.ndarray]]):
 
 def collate(items: Sequence[tuple[str, np.ndarray]]) -> Batch:
     """Pad to the longest."""
-    lengths = torch.tensor([len(mel) for _, mel in items])
-    padded = torch.zeros(len(items), int(lengths.max()), items[0][1].shape[1])
-    for row, (_, mel) in zip(padded, items, strict=True):
-        row[: len(mel)] = torch.from_numpy(mel)
-    return Batch([utt_id for utt_id, _ in items], padded, lengths)
+    return Batch([utt_id for utt_id, _ in items], *pad([mel for _, mel in items]))
 
 
 class FrameBudgetSampler:

@@ -24,13 +24,15 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import broadcast
 from torch import nn
 from torch.utils.data import DataLoader
 
 import audiovae
 from audiovae.config import Config, dump_config
 from audiovae.data.archive import FeatureArchive
-from audiovae.data.dataset import Batch, FrameBudgetSampler, MelDataset, collate
+from audiovae.data.batches import Batch
+from audiovae.data.dataset import FrameBudgetSampler, MelDataset, collate
 from audiovae.data.stats import Stats
 from audiovae.errors import DataDirError, ResourceError
 from audiovae.models.vae import AudioVAE
@@ -100,7 +102,6 @@ class _Run:
             self.at = checkpoint.load(newest, self.model, self.objective, self.optimizer)
             _log.info("going on from %s", newest)
         self.trainee, self.optimizer = accelerator.prepare(trainee, self.optimizer)
-        self.seconds_before = self.at.seconds
         self.skipped = 0
         if self.main:
             self.validation = Validation(dev, accelerator.device)
@@ -114,12 +115,15 @@ class _Run:
             log = TrainLog(self.exp_dir / "train.log", self._progress()) if self.main else None
             self.log = log
             try:
-                started = time.monotonic()
-                for batches in self._batches():
-                    if self._progress() >= 1.0 or stop:
+                started = time.monotonic() - self.at.seconds
+                for batches, epoch, done in self._batches():
+                    # the main process's clock and signals count, so that all stop together
+                    seconds, stopped = self._agree(time.monotonic() - started, float(bool(stop)))
+                    self.at.seconds = seconds
+                    if self._progress() >= 1.0 or stopped:
                         break
                     self._step(batches)
-                    self.at.seconds = self.seconds_before + time.monotonic() - started
+                    self.at.epoch, self.at.batch = epoch, done
                     self._look()
                     if self.main and self.at.step % train.save_every == 0:
                         self._save()
@@ -133,14 +137,15 @@ class _Run:
     def _progress(self) -> float:
         return schedules.progress(self.at.step, self.at.seconds, self.config.train)
 
-    def _batches(self) -> Iterator[list[Batch]]:
-        """`accumulate` batches a step, for ever, from where the run stands."""
+    def _batches(self) -> Iterator[tuple[list[Batch], int, int]]:
+        """`accumulate` batches a step, for ever, with the epoch and batch that come after them."""
         data, dataset = self.config.data, MelDataset(self.train_set)
+        epoch, done = self.at.epoch, self.at.batch
         group: list[Batch] = []
         while True:
             sampler = FrameBudgetSampler(
                 dataset.num_frames, frames=data.batch_frames, utterances=data.batch_utterances,
-                seed=self.config.train.seed, epoch=self.at.epoch, start=self.at.batch,
+                seed=self.config.train.seed, epoch=epoch, start=done,
                 rank=self.accelerator.process_index, processes=self.accelerator.num_processes,
             )  # fmt: skip
             loader = DataLoader(
@@ -148,11 +153,11 @@ class _Run:
             )
             for batch in loader:
                 group.append(batch.to(self.accelerator.device))
-                self.at.batch += 1
+                done += 1
                 if len(group) == self.config.train.accumulate:
-                    yield group
+                    yield group, epoch, done
                     group = []
-            self.at.epoch, self.at.batch = self.at.epoch + 1, 0
+            epoch, done = epoch + 1, 0
 
     def _step(self, batches: list[Batch]) -> None:
         """One optimizer step; not applied where loss or gradient is not finite."""
@@ -187,6 +192,13 @@ class _Run:
         self.optimizer.zero_grad()
         self.at.step += 1
         self.parts, self.frames, self.rate = parts, total, rate
+
+    def _agree(self, *values: float) -> list[float]:
+        """The values of the main process, on all processes."""
+        if self.accelerator.num_processes == 1:
+            return list(values)
+        shared = torch.tensor(values, device=self.accelerator.device, dtype=torch.float64)
+        return broadcast(shared).tolist()
 
     def _mean_over_processes(self, parts: dict[str, float]) -> dict[str, float]:
         if self.accelerator.num_processes == 1:
@@ -247,7 +259,8 @@ class _Run:
 
     def _end(self, interrupted: bool) -> Path:
         if self.main and not interrupted:
-            self._validate()
+            if self.at.step % self.config.train.valid_every:
+                self._validate()
             fit_mixture(self.model, self.train_set, seed=self.config.train.seed)
         path = self._save() if self.main else self.checkpoints
         self.accelerator.wait_for_everyone()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from audiovae.analysis.batches import length_sorted
 from audiovae.data.archive import FeatureArchive
+from audiovae.data.batches import length_sorted
 from audiovae.models.vae import FITTED_COMPONENTS, AudioVAE
 
 STD_FLOOR = 0.05

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from audiovae.analysis import plots, usage
-from audiovae.analysis.batches import Batch, length_sorted
 from audiovae.data.archive import FeatureArchive
 from audiovae.data.audio_io import write_wav
+from audiovae.data.batches import Batch, length_sorted
 from audiovae.models.vae import AudioVAE
 from audiovae.vocoder import Vocoder
 

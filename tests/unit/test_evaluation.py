@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from audiovae.analysis import evaluation, figures, listening, quality, report
-from audiovae.analysis.batches import length_sorted
 from audiovae.analysis.evaluation import evaluate
 from audiovae.config import Config, FeatureConfig, load_config
 from audiovae.data.archive import FeatureArchive
 from audiovae.data.audio_io import write_wav
+from audiovae.data.batches import length_sorted
 from audiovae.data.extract import extract
 from audiovae.data.kaldi_dir import DataDir
 from audiovae.errors import FeatureMismatchError

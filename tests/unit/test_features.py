@@ -93,7 +93,7 @@ def to_log(mel: np.ndarray, feature: FeatureConfig) -> np.ndarray:
 def assert_close(found: np.ndarray, mel: np.ndarray, feature: FeatureConfig) -> None:
     error = np.abs(found - to_log(mel, feature))
     loud = mel > LOUD**feature.power
-    assert 0.3 < loud.mean() < 0.99  # both kinds were looked at
+    assert loud.mean() > 0.3
     assert error[loud].max() < LOUD_TOLERANCE
     assert error.max() < QUIET_TOLERANCE
 
@@ -105,9 +105,11 @@ def both_paths(wave: np.ndarray, feature: FeatureConfig) -> list[np.ndarray]:
 def test_equal_to_the_published_extractor(wave: np.ndarray) -> None:
     feature = FeatureConfig()
     np.testing.assert_allclose(mel_filterbank(feature), slaney_filters(feature), atol=1e-8)
+    mel = published_mel(wave)
+    assert (mel < LOUD).mean() > 0.1  # quiet bins are looked at as well
     for found in both_paths(wave, feature):
         assert found.dtype == np.float32
-        assert_close(found, published_mel(wave), feature)
+        assert_close(found, mel, feature)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from audiovae.analysis import usage
-from audiovae.analysis.batches import by_length, length_sorted, pad, unpad
 from audiovae.analysis.voices import VoiceClassifier
+from audiovae.data.batches import by_length, length_sorted, pad, unpad
 from audiovae.models.vae import Decoded, Latents
 from audiovae.synthesis import Codes
 

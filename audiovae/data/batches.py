@@ -21,6 +21,10 @@ class Batch:
     mel: Tensor
     lengths: Tensor
 
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        return Batch(self.utt_ids, self.mel.to(device), self.lengths.to(device))
+
 
 def pad(arrays: Sequence[np.ndarray], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
     """Arrays of (T, C) -> float32 (B, longest T, C), zero after each end, and lengths (B,)."""
