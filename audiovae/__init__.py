@@ -12,7 +12,7 @@ _PUBLIC = {
     "Config": "audiovae.config",
     "FeatureConfig": "audiovae.config",
     "LogMel": "audiovae.features",
-    "load_config": "audiovae.config",
+    "load_config": "audiovae.config_file",
     "load_vocoder": "audiovae.vocoder",
 }
 __all__ = [*_PUBLIC, "__version__"]

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from audiovae.analysis.report import markdown
-from audiovae.config import config_to_dict
+from audiovae.config_file import config_to_dict
 from audiovae.data.atomic import write_text
 from audiovae.errors import ConfigError
 from audiovae.models.vae import AudioVAE

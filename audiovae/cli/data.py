@@ -58,7 +58,7 @@ def extract(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    from audiovae.config import load_config
+    from audiovae.config_file import load_config
     from audiovae.data.extract import extract as run
     from audiovae.data.kaldi_dir import DataDir
 

@@ -30,7 +30,7 @@ def train(
     config: Annotated[Path | None, typer.Option(help="YAML file; the defaults without")] = None,
 ) -> None:
     """Train a model, or go on where an interrupted run stopped."""
-    from audiovae.config import load_config
+    from audiovae.config_file import load_config
     from audiovae.training.loop import train as run
 
     run(load_config(config, overrides or []), dump, exp)

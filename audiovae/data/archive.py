@@ -10,7 +10,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from audiovae.config import FeatureConfig, config_to_dict, feature_config_from_dict
+from audiovae.config import FeatureConfig
+from audiovae.config_file import config_to_dict, feature_config_from_dict
 from audiovae.data import kaldi_dir
 from audiovae.data.atomic import write_text
 from audiovae.errors import ConfigError, DataDirError

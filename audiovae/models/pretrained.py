@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from audiovae.config import config_from_dict, config_to_dict
+from audiovae.config_file import config_from_dict, config_to_dict
 from audiovae.errors import CheckpointError
 from audiovae.models.vae import AudioVAE
 

@@ -37,13 +37,11 @@ def attention_recurrence(
     Returns:
         hidden (L, B, H), context (L, B, D), weights (L, B, K); no gradient flows through weights.
     """
-    masked = torch.zeros_like(mask, dtype=gates.dtype).masked_fill(~mask, -torch.inf)
-    flat = location.flatten(1)
+    masked = torch.zeros_like(mask, dtype=torch.float32).masked_fill(~mask, -torch.inf)
+    # float32 throughout, whatever the precision around it: errors would add up over the steps
+    tensors = (gates, keys, memory, bias, masked, *state, recurrent, query, location.flatten(1))
     with torch.autocast(gates.device.type, enabled=False):
-        return _Recurrence.apply(
-            gates.float(), keys.float(), memory.float(), bias.float(), masked,
-            state[0].float(), state[1].float(), recurrent, query, flat, score,
-        )  # fmt: skip
+        return _Recurrence.apply(*(t.float() for t in (*tensors, score)))
 
 
 def _windows(history: Tensor, kernel: int) -> Tensor:

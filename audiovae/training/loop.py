@@ -29,7 +29,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import audiovae
-from audiovae.config import Config, dump_config
+from audiovae.config import Config
+from audiovae.config_file import dump_config
 from audiovae.data.archive import FeatureArchive
 from audiovae.data.batches import Batch
 from audiovae.data.dataset import FrameBudgetSampler, MelDataset, collate

@@ -15,7 +15,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from audiovae.config import FeatureConfig, feature_config_from_dict, find_conf
+from audiovae.config import FeatureConfig
+from audiovae.config_file import feature_config_from_dict, find_conf
 from audiovae.errors import ConfigError, VocoderError
 from audiovae.vocoder.base import Vocoder
 from audiovae.vocoder.griffin_lim import GriffinLim

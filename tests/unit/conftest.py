@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audiovae.config import Config, FeatureConfig, load_config
+from audiovae.config import Config, FeatureConfig
+from audiovae.config_file import load_config
 from audiovae.data.archive import write_feature_json, write_matrices
 from audiovae.data.kaldi_dir import write_table
 

@@ -24,7 +24,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from audiovae.cli import model as verbs
-from audiovae.config import Config, load_config
+from audiovae.config import Config
+from audiovae.config_file import load_config
 from audiovae.data.extract import extract
 from audiovae.data.kaldi_dir import DataDir
 from audiovae.errors import (

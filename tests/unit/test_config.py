@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from audiovae.config import (
-    Config,
-    FeatureConfig,
+from audiovae.config import Config, FeatureConfig
+from audiovae.config_file import (
     config_from_dict,
     config_to_dict,
     dump_config,

@@ -93,9 +93,7 @@ def gradients(
     decoder.zero_grad()
     out = run(decoder, own)
     generator = torch.Generator().manual_seed(9)
-    loss = sum(
-        (x * torch.randn(x.shape, generator=generator)).sum() for x in (out.frames, out.end)
-    )
+    loss = sum((x * torch.randn(x.shape, generator=generator)).sum() for x in (out.frames, out.end))
     loss.backward()
     named = {**dict(decoder.named_parameters()), **leaves}
     return {name: t.grad.clone() for name, t in named.items() if t.grad is not None}
@@ -205,9 +203,7 @@ def paper_decoder(decoder: Decoder, given: Given, steps: int) -> tuple[torch.Ten
 def test_free_running_is_the_equations(reduction: int) -> None:
     decoder, given = small(reduction).eval(), uneven().row(0)
     steps = given.steps(reduction)
-    out = decoder.generate(
-        steps, given.memory, given.slots, given.z, generator=own_generators([0])
-    )
+    out = decoder.generate(steps, given.memory, given.slots, given.z, generator=own_generators([0]))
     frames, end = paper_decoder(decoder, given, int(steps))
     torch.testing.assert_close(out.frames[0], frames, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(out.end[0], end, atol=1e-5, rtol=1e-5)
@@ -272,9 +268,7 @@ def test_both_latents_are_heard() -> None:
     decoder, given = small(2).eval(), uneven()
     before = fast(decoder, given)
     other_z = Given(given.frames, given.lengths, given.memory, given.slots, given.z.roll(1, 0))
-    other_memory = Given(
-        given.frames, given.lengths, given.memory.roll(1, 0), given.slots, given.z
-    )
+    other_memory = Given(given.frames, given.lengths, given.memory.roll(1, 0), given.slots, given.z)
     for other in (other_z, other_memory):
         moved = (fast(decoder, other).frames - before.frames).abs().amax((1, 2))
         assert (moved > 0.05).all()

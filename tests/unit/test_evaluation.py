@@ -13,7 +13,8 @@ import torch
 
 from audiovae.analysis import evaluation, figures, listening, quality, report
 from audiovae.analysis.evaluation import evaluate
-from audiovae.config import Config, FeatureConfig, load_config
+from audiovae.config import Config, FeatureConfig
+from audiovae.config_file import load_config
 from audiovae.data.archive import FeatureArchive
 from audiovae.data.audio_io import write_wav
 from audiovae.data.batches import length_sorted

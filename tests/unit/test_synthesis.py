@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from audiovae.config import FeatureConfig, load_config
+from audiovae.config import FeatureConfig
+from audiovae.config_file import load_config
 from audiovae.errors import ConfigError, DataDirError, FeatureMismatchError
 from audiovae.jobs import Inputs, Job, Request, file_name, plan
 from audiovae.models.vae import AudioVAE
