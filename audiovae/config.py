@@ -106,8 +106,8 @@ class EncoderConfig:
     blocks: int = 2  # conformer blocks
     heads: int = 4  # H, divides dim
     conv_kernel: int = 15  # taps at the strided rate, odd
-    ff_mult: int = 4  # feed-forward width / dim
-    dropout: float = 0.1  # [0, 1)
+    ff_mult: int = 2  # feed-forward width / dim
+    dropout: float = 0.05  # [0, 1)
 
     TIME_STRIDE: typing.ClassVar[int] = 4  # mel frames per encoder step, fixed by the conv stem
 
@@ -133,15 +133,15 @@ class LatentConfig:
     z_free_bits: float = 0.0  # nats per dimension below which KL(z) costs nothing extra
     z_warmup_steps: int = 300  # steps of linear KL warm-up
     u_dim: int = 32  # U
-    u_stride: int = 1  # encoder steps per u; one u per 4 * u_stride mel frames
+    u_stride: int = 2  # encoder steps per u; one u per 4 * u_stride mel frames
     u_capacity: float = 0.0  # nats per second; upper limit on KL(u); 0 off
     u_free_bits: float = 0.0  # nats per u_k below which KL(u) costs nothing extra
     u_warmup_steps: int = 500  # steps of linear KL warm-up
     u_logvar_init: float = -3.0  # bias of the posterior log variance at the start
     u_std_floor: float = 0.1  # least posterior standard deviation
     instance_norm: bool = True  # take each utterance's mean and std out of the u path
-    warp: float = 0.2  # vocal tract perturbation of the u path in training, +- this; 0 off
-    u_adversary: float = 0.0  # weight of the game that hides z from u; 0 off
+    warp: float = 0.25  # vocal tract perturbation of the u path in training, +- this; 0 off
+    u_adversary: float = 5.0  # weight of the game that hides z from u; 0 off
     prior_dim: int = 256  # GRU width of p(u, K | z)
     prior_mixtures: int = 1  # Gaussians per u_k in the prior
     prior_dropout: float = 0.1  # [0, 1), on the GRU's input u
@@ -185,7 +185,7 @@ class DecoderConfig:
     location_filters: int = 8
     location_kernel: int = 15  # memory steps, odd
     rate_bias: bool = True  # the known rate of memory steps per decoder step, as a score bias
-    rate_bias_slots: float = 1.5  # initial width of the bias, memory steps; learned
+    rate_bias_slots: float = 0.75  # initial width of the bias, memory steps; learned
 
     def __post_init__(self) -> None:
         _raise_if(
@@ -219,8 +219,8 @@ class DataConfig:
     trim_db: float | None = None  # dB below the peak that counts as silence at both ends; null off
     min_seconds: float = 0.35  # shorter utterances are skipped
     max_seconds: float = 20.0  # longer utterances are skipped
-    batch_frames: int = 9600  # mel frames per batch over all processes, padding included
-    batch_utterances: int = 64  # most utterances per batch
+    batch_frames: int = 8000  # mel frames per batch over all processes, padding included
+    batch_utterances: int = 32  # most utterances per batch
     num_workers: int = 0  # loader processes
 
     def __post_init__(self) -> None:
