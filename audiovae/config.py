@@ -102,8 +102,8 @@ class FeatureConfig:
 class EncoderConfig:
     """The conformer that both posterior paths share in kind, not in weights."""
 
-    dim: int = 160  # D, channels
-    blocks: int = 2  # conformer blocks
+    dim: int = 144  # D, channels
+    blocks: int = 1  # conformer blocks
     heads: int = 4  # H, divides dim
     conv_kernel: int = 15  # taps at the strided rate, odd
     ff_mult: int = 2  # feed-forward width / dim
@@ -133,7 +133,7 @@ class LatentConfig:
     z_free_bits: float = 0.0  # nats per dimension below which KL(z) costs nothing extra
     z_warmup_steps: int = 300  # steps of linear KL warm-up
     u_dim: int = 32  # U
-    u_stride: int = 2  # encoder steps per u; one u per 4 * u_stride mel frames
+    u_stride: int = 1  # encoder steps per u; one u per 4 * u_stride mel frames
     u_capacity: float = 0.0  # nats per second; upper limit on KL(u); 0 off
     u_free_bits: float = 0.0  # nats per u_k below which KL(u) costs nothing extra
     u_warmup_steps: int = 500  # steps of linear KL warm-up
@@ -141,9 +141,9 @@ class LatentConfig:
     u_std_floor: float = 0.1  # least posterior standard deviation
     instance_norm: bool = True  # take each utterance's mean and std out of the u path
     warp: float = 0.25  # vocal tract perturbation of the u path in training, +- this; 0 off
-    u_adversary: float = 5.0  # weight of the game that hides z from u; 0 off
+    u_adversary: float = 8.0  # weight of the game that hides z from u; 0 off
     prior_dim: int = 256  # GRU width of p(u, K | z)
-    prior_mixtures: int = 1  # Gaussians per u_k in the prior
+    prior_mixtures: int = 8  # Gaussians per u_k in the prior
     prior_dropout: float = 0.1  # [0, 1), on the GRU's input u
 
     def __post_init__(self) -> None:
@@ -175,7 +175,7 @@ class DecoderConfig:
     """Prenet, attention RNN, attention over the memory, decoder RNN, frames."""
 
     reduction_factor: int = 4  # R, mel frames per decoder step
-    memory_dim: int = 160  # channels of the memory
+    memory_dim: int = 144  # channels of the memory
     prenet_dim: int = 128  # first layer; the second has half
     prenet_dropout: float = 0.5  # [0, 1), also when decoding
     frame_dropout: float = 0.1  # [0, 1), share of fed-back frames set to zero in training
@@ -185,7 +185,7 @@ class DecoderConfig:
     location_filters: int = 8
     location_kernel: int = 15  # memory steps, odd
     rate_bias: bool = True  # the known rate of memory steps per decoder step, as a score bias
-    rate_bias_slots: float = 0.75  # initial width of the bias, memory steps; learned
+    rate_bias_slots: float = 1.5  # initial width of the bias, memory steps; learned
 
     def __post_init__(self) -> None:
         _raise_if(

@@ -38,7 +38,8 @@ class FrameBudgetSampler:
 
     The order of an epoch is a permutation from (seed, epoch): any position can be reached without
     walking to it. With several processes each batch is dealt out evenly and what does not divide
-    goes to the first ranks, so each epoch has the same batches whatever the number of processes.
+    goes to the first ranks, so an epoch has the same batches whatever the number of processes, as
+    long as none has fewer utterances than there are processes.
 
     Args:
         num_frames: of each utterance.
@@ -89,6 +90,11 @@ class FrameBudgetSampler:
                 batches.append(current)
                 current = []
             current.append(index)
+        # a small remainder takes from its neighbour: a lone utterance is a noisy step
+        while batches and len(batches[-1]) > len(current) + 1:
+            if (len(current) + 1) * self.num_frames[current[-1]] > self.frames:
+                break
+            current.insert(0, batches[-1].pop())
         if len(current) >= self.processes or not batches:
             batches.append(current)
         else:

@@ -6,12 +6,12 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from audiovae.config import Config
 from audiovae.config_file import config_from_dict, config_to_dict
 from audiovae.errors import CheckpointError
 from audiovae.models.vae import AudioVAE
@@ -47,7 +47,7 @@ def load(
     for name in FILES:
         if not (folder / name).is_file():
             raise CheckpointError(f"{folder}: no {name}; wanted a model folder with {FILES}")
-    config = config_from_dict(_read_config(folder / FILES[0]), str(folder / FILES[0]))
+    config = read_config(folder)
     try:
         tensors = load_file(folder / FILES[1], device="cpu")
     except (SafetensorError, OSError) as error:
@@ -70,15 +70,21 @@ def push(model: AudioVAE, repo_id: str, *, revision: str | None = None) -> str:
     return str(info.commit_url)
 
 
-def _read_config(path: Path) -> Any:
+def read_config(folder: Path) -> Config:
+    """The config that stands in a model folder.
+
+    Raises:
+        CheckpointError: not readable, or of another format. ConfigError: wrong keys or values.
+    """
+    path = folder / FILES[0]
     try:
         values = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not readable as JSON: {error}") from error
     found = values.get("format") if isinstance(values, dict) else None
     if found != FORMAT:
         raise CheckpointError(f"{path}: format {found!r}, wanted {FORMAT}")
-    return values.get("audiovae")
+    return config_from_dict(values.get("audiovae"), str(path))
 
 
 def require_fit(

@@ -173,7 +173,9 @@ class AudioVAE(nn.Module):
         fired = (out.end > 0) & in_last_slot & (index < steps[:, None])
         first = torch.where(fired, index, steps[:, None] - 1).amin(1)
         steps = torch.minimum(steps, first + 1)
-        lengths = steps * reduction
+        # R may not divide the frames of a slot: what the last group has too many is cut
+        whole = torch.ceil(u_lengths * slot / tempo).long()
+        lengths = torch.minimum(steps * reduction, whole)
         size = int(lengths.max())
         mel = out.frames[:, :size] * self.mel_scale + self.mel_mean
         padding = ~length_mask(lengths, size).unsqueeze(-1)

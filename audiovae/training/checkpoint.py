@@ -81,7 +81,9 @@ def load(
 
     Raises:
         CheckpointError: keys or shapes that are not those of the config; nothing is changed then.
+        FeatureMismatchError: made from features of another mel contract.
     """
+    model.feature.require_same(pretrained.read_config(folder).feature, "the config", str(folder))
     try:
         found = load_file(folder / "model.safetensors")
         objective_tensors = load_file(folder / "objective.safetensors")

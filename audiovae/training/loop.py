@@ -128,12 +128,13 @@ class _Run:
                     self._look()
                     if self.main and self.at.step % train.save_every == 0:
                         self._save()
-                return self._end(interrupted=bool(stop))
+                path = self._end(interrupted=bool(stop))
             finally:
                 if log is not None:
                     log.close()
-                if stop:
-                    raise SystemExit(128 + stop[0])
+            if stop:
+                raise SystemExit(128 + stop[0])
+            return path
 
     def _progress(self) -> float:
         return schedules.progress(self.at.step, self.at.seconds, self.config.train)

@@ -108,12 +108,15 @@ class Objective(nn.Module):
         beta_u = kl_weight(step, latent.u_warmup_steps)
         # free bits of the batch's mean per dimension (z) and of each u_k
         kl_z = terms.kl_z.mean(0).clamp(min=latent.z_free_bits).sum() * len(terms.frames)
-        kl_u = terms.kl_u.clamp(min=latent.u_free_bits)
+        kl_u = terms.kl_u
+        if latent.u_free_bits > 0:  # a mixture prior's KL is an estimate: it may be below 0
+            kl_u = kl_u.clamp(min=latent.u_free_bits)
         kl_u = (kl_u * length_mask(terms.u_lengths, kl_u.shape[1])).sum()
         loss = terms.reconstruction.sum() + terms.end.sum() + terms.length.sum()
         loss = loss + (beta_z + self.z_capacity.multiplier) * kl_z
         loss = loss + (beta_u + self.u_capacity.multiplier) * kl_u
-        loss = loss / (frames if normaliser is None else normaliser)
+        divisor = frames if normaliser is None else normaliser
+        loss = loss / divisor
         parts = {
             "loss": loss,
             "negative_elbo": terms.negative_elbo.sum() / frames,
@@ -127,7 +130,7 @@ class Objective(nn.Module):
         if self.adversary is not None:
             # in nats per frame like the rest: the reversed gradient is scaled, not the guess
             guess = self.adversary(terms.u, terms.u_lengths, terms.z_mean, latent.u_adversary)
-            loss = loss + guess
+            loss = loss + guess * (frames / divisor)
             parts["adversary"] = guess
         values = torch.stack([v.detach().float() for v in parts.values()]).tolist()
         logged = dict(zip(parts, values, strict=True))

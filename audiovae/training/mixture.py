@@ -21,7 +21,11 @@ def fit_mixture(model: AudioVAE, archive: FeatureArchive, *, seed: int) -> None:
     drawn = []
     for batch in length_sorted({u: archive[u] for u in archive.utt_ids}, model.device):
         drawn.append(model.encode(batch.mel, batch.lengths).sample(generator=generator)[0])
-    log_weight, mean, std = _expectation_maximisation(torch.cat(drawn).double().cpu(), seed)
+    z = torch.cat(drawn).double().cpu()
+    z = z[z.isfinite().all(1)]  # what training skipped is not fitted either
+    if not len(z):
+        return
+    log_weight, mean, std = _expectation_maximisation(z, seed)
     model.fitted_log_weight.copy_(log_weight)
     model.fitted_mean.copy_(mean)
     model.fitted_std.copy_(std)

@@ -18,7 +18,8 @@ WriteDump = Callable[[Path, Mapping[str, np.ndarray], FeatureConfig], Path]
 
 SMALL = [
     "encoder.dim=16", "encoder.blocks=1", "encoder.heads=2", "encoder.conv_kernel=3",
-    "latent.z_dim=4", "latent.u_dim=3", "latent.prior_dim=8",
+    "latent.z_dim=4", "latent.u_dim=3", "latent.u_stride=2", "latent.prior_dim=8",
+    "latent.u_adversary=0", "decoder.reduction_factor=4",
     "decoder.memory_dim=8", "decoder.prenet_dim=8", "decoder.attention_rnn_dim=12",
     "decoder.decoder_rnn_dim=12", "decoder.attention_dim=6", "decoder.location_filters=2",
     "decoder.location_kernel=3", "vocoder.name=griffin_lim",

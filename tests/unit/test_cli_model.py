@@ -25,7 +25,6 @@ from typer.testing import CliRunner
 
 from audiovae.cli import model as verbs
 from audiovae.config import Config
-from audiovae.config_file import load_config
 from audiovae.data.extract import extract
 from audiovae.data.kaldi_dir import DataDir
 from audiovae.errors import (
@@ -38,22 +37,14 @@ from audiovae.errors import (
 from audiovae.models.vae import AudioVAE
 from audiovae.rendering import read_manifest
 
-SMALL = [
-    "encoder.dim=16", "encoder.blocks=1", "encoder.heads=2", "encoder.conv_kernel=3",
-    "latent.z_dim=4", "latent.u_dim=3", "latent.prior_dim=8",
-    "decoder.memory_dim=8", "decoder.prenet_dim=8", "decoder.attention_rnn_dim=12",
-    "decoder.decoder_rnn_dim=12", "decoder.attention_dim=6", "decoder.location_filters=2",
-    "decoder.location_kernel=3", "vocoder.name=griffin_lim",
-]  # fmt: skip
-
 Run = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(small_config: Callable[..., Config], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two spaces: features of four utterances of two voices, and a random model."""
     root = tmp_path_factory.mktemp("a  b")
-    config = load_config(None, SMALL)
+    config = small_config()
     wav, utt2spk = {}, {}
     for i, pitch in enumerate((110, 220, 115, 225)):
         utt_id = f"voice{pitch // 200}-{i}"

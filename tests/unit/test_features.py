@@ -141,7 +141,7 @@ def test_too_short_is_an_error_that_says_how_short() -> None:
     least = min_samples(FeatureConfig())
     assert least == 385
     short = np.zeros(least - 1, np.float32)
-    with pytest.raises(DataDirError, match="384 samples are too few .* at least 385"):
+    with pytest.raises(DataDirError, match=r"384 samples are too few .* at least 385"):
         log_mel(short, FeatureConfig())
     with pytest.raises(DataDirError, match="384 samples"):
         LogMel(FeatureConfig())(torch.from_numpy(short)[None])

@@ -139,6 +139,20 @@ def test_drawn_lengths_are_geometric_and_the_cap_is_told() -> None:
     assert (drawn.u[padding] == 0).all()
 
 
+@torch.no_grad()
+def test_draws_end_as_often_as_their_likelihood_says() -> None:
+    """The end after u_k depends on u_k, when drawing as when scoring."""
+    prior, count = small_prior(seed=1), 20000
+    prior.stop.weight.mul_(8)
+    z = normal(1, 4, seed=2).expand(count, -1)
+    drawn = prior.sample(z, 1, generator=torch.Generator().manual_seed(0))
+    _, nats = prior(drawn.u, drawn.u_lengths, z, Gaussian(drawn.u, torch.ones_like(drawn.u)))
+    chance, ended = (-nats).exp(), (~drawn.hit_cap).float()
+    assert chance.std() > 0.05
+    for part in (chance < chance.median(), chance >= chance.median()):
+        assert ended[part].mean().item() == pytest.approx(chance[part].mean().item(), abs=0.02)
+
+
 def test_a_cold_draw_is_the_mean_of_each_step() -> None:
     prior = small_prior(hazard=0.01)
     z = normal(2, 4, seed=2)

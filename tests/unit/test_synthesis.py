@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from audiovae.config import FeatureConfig
-from audiovae.config_file import load_config
+from audiovae.config import Config, FeatureConfig
 from audiovae.errors import ConfigError, DataDirError, FeatureMismatchError
 from audiovae.jobs import Inputs, Job, Request, file_name, plan
 from audiovae.models.vae import AudioVAE
@@ -31,14 +31,6 @@ from audiovae.synthesis import (
 )
 from audiovae.vocoder.base import Vocoder
 
-SMALL = [
-    "encoder.dim=16", "encoder.blocks=1", "encoder.heads=2", "encoder.conv_kernel=3",
-    "latent.z_dim=4", "latent.u_dim=3", "latent.prior_dim=8",
-    "decoder.memory_dim=8", "decoder.prenet_dim=8", "decoder.attention_rnn_dim=12",
-    "decoder.decoder_rnn_dim=12", "decoder.attention_dim=6", "decoder.location_filters=2",
-    "decoder.location_kernel=3",
-]  # fmt: skip
-
 
 class _Level(Vocoder):
     """Renders the level of each frame, so that audio tells which mel it is of."""
@@ -51,9 +43,9 @@ class _Level(Vocoder):
 
 
 @pytest.fixture(scope="module")
-def model() -> AudioVAE:
+def model(small_config: Callable[..., Config]) -> AudioVAE:
     torch.manual_seed(0)
-    config = load_config(None, SMALL)
+    config = small_config()
     made = AudioVAE(config, np.full(config.feature.n_mels, -5.0), 2.0).eval()
     with torch.no_grad():
         made.prior.stop.bias.fill_(-3.0)  # draws of about 20 slots
@@ -129,7 +121,7 @@ def test_a_voice_gives_z_and_the_prior_the_rest(model: AudioVAE, codes: Codes) -
 
 
 def test_the_cap_of_a_draw_is_told(model: AudioVAE) -> None:
-    drawn = sample(model, 8, max_seconds=0.1)
+    drawn = sample(model, 8, max_seconds=0.2)
     assert int(drawn.u_lengths.max()) == 2
     assert (drawn.hit_cap == (drawn.u_lengths == 2)).sum() >= 6
 
@@ -266,7 +258,7 @@ def test_the_bytes_do_not_depend_on_the_neighbours(
 def test_a_manifest_line_tells_where_an_output_comes_from(
     inputs: Inputs, vocoder: Vocoder, tmp_path: Path
 ) -> None:
-    _run(tmp_path, inputs, vocoder, "sample", n=2, seed=4, max_seconds=0.1)
+    _run(tmp_path, inputs, vocoder, "sample", n=2, seed=4, max_seconds=0.2)
     line = read_manifest(tmp_path / "manifest.jsonl")[0]
     assert line == {
         "file": "sample.0000.wav", "operation": "sample", "inputs": [],
