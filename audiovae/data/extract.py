@@ -19,7 +19,7 @@ import audiovae
 from audiovae.config import Config
 from audiovae.data import archive, audio_io
 from audiovae.data.atomic import atomic_path, write_text
-from audiovae.data.kaldi_dir import DataDir, Segment, copy_subset, write_table
+from audiovae.data.kaldi_dir import DataDir, Segment, copy_subset, read_table, write_table
 from audiovae.errors import DataDirError
 
 _SHARD_SIZE = 64  # utterances; the unit of parallel work and of resuming
@@ -296,3 +296,6 @@ def _write_data_dir(data: DataDir, dump: Path, segments: dict[str, Segment]) -> 
     subset = copy_subset(data, segments, dump)
     wav = {reco_id: os.path.abspath(file) for reco_id, file in subset.wav.items()}  # noqa: PTH100
     dataclasses.replace(subset, wav=wav, segments=segments).write(dump)
+    if (data.path / "utt2lang").is_file():  # only evaluation reads it
+        languages = read_table(data.path / "utt2lang", [])
+        write_table(dump / "utt2lang", {u: languages[u].value for u in segments if u in languages})

@@ -29,7 +29,7 @@ from audiovae.training.losses import Objective
 
 _log = logging.getLogger(__name__)
 FORMAT = 1
-_NAME = re.compile(r"step-(\d{8,})")
+_NAME = re.compile(r"step-(\d{8,})(\.old)?")
 
 
 @dataclass
@@ -51,7 +51,8 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"step-{progress.step:08d}"
     temporary = folder / f"{final.name}.tmp-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
+    for left in folder.glob("step-*.tmp-*"):  # of runs that were killed while saving
+        shutil.rmtree(left)
     temporary.mkdir()
     pretrained.save(model, temporary)
     save_file(_optimizer_tensors(optimizer), temporary / "optimizer.safetensors")
@@ -65,12 +66,13 @@ def save(
     )
     for path in (*temporary.iterdir(), temporary):
         _sync(path)
+    aside = final.with_name(f"{final.name}.old")  # still loads, if this is cut off here
     if final.exists():
-        shutil.rmtree(final)
+        final.rename(aside)
     temporary.rename(final)
     _sync(folder)
-    for path in _all(folder)[keep:]:
-        shutil.rmtree(path)
+    for path in (aside, *_all(folder)[keep:]):
+        shutil.rmtree(path, ignore_errors=True)
     return final
 
 
@@ -132,7 +134,9 @@ def latest_model(exp_dir: str | Path) -> Path:
 def _all(folder: Path) -> list[Path]:
     """Checkpoints by step, newest first, without those that were never finished."""
     paths = [p for p in folder.glob("step-*") if _NAME.fullmatch(p.name) and p.is_dir()]
-    return sorted(paths, key=lambda p: int(p.name.removeprefix("step-")), reverse=True)
+    return sorted(
+        paths, key=lambda p: (int(p.name.split("-")[1].split(".")[0]), p.suffix == ""), reverse=True
+    )
 
 
 def _fault(path: Path) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,8 @@ class TrainLog:
 
     def write(self, kind: str, step: int, figures: dict[str, float]) -> None:
         """One line of train.log, and one on the terminal."""
-        record = {"kind": kind, "step": step, **{k: round(v, 5) for k, v in figures.items()}}
+        values = {k: round(v, 5) if math.isfinite(v) else None for k, v in figures.items()}
+        record = {"kind": kind, "step": step, **values}
         self.file.write(json.dumps(record) + "\n")
         self.file.flush()
         text = "  ".join(f"{k} {v:.4g}" for k, v in figures.items())
