@@ -129,7 +129,7 @@ class LatentConfig:
     """The utterance latent z, the local latents u_1..K, their prior, and what keeps them in use."""
 
     z_dim: int = 16  # Z
-    z_capacity: float = 10.0  # nats; upper limit on KL(z) by a learned multiplier; 0 off
+    z_capacity: float = 6.0  # nats; upper limit on KL(z) by a learned multiplier; 0 off
     z_free_bits: float = 0.0  # nats per dimension below which KL(z) costs nothing extra
     z_warmup_steps: int = 300  # steps of linear KL warm-up
     u_dim: int = 32  # U
@@ -140,7 +140,7 @@ class LatentConfig:
     u_logvar_init: float = -3.0  # bias of the posterior log variance at the start
     u_std_floor: float = 0.1  # least posterior standard deviation
     instance_norm: bool = True  # take each utterance's mean and std out of the u path
-    warp: float = 0.25  # vocal tract perturbation of the u path in training, +- this; 0 off
+    warp: float = 0.2  # vocal tract perturbation of the u path in training, +- this; 0 off
     u_adversary: float = 8.0  # weight of the game that hides z from u; 0 off
     prior_dim: int = 256  # GRU width of p(u, K | z)
     prior_mixtures: int = 8  # Gaussians per u_k in the prior
@@ -250,7 +250,7 @@ class TrainConfig:
 
     steps: int = 20000
     max_minutes: float | None = None  # wall clock; the schedule then follows time; null off
-    learning_rate: float = 1e-3
+    learning_rate: float = 1.5e-3
     final_learning_rate: float = 5e-5  # at the end of the cosine
     warmup_steps: int = 200  # of the learning rate
     betas: tuple[float, float] = (0.9, 0.98)

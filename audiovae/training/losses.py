@@ -36,7 +36,7 @@ class Capacity:
         """One ascent step, after the optimizer's."""
         if self.limit > 0 and math.isfinite(kl):
             excess = max(-1.0, min(1.0, kl / self.limit - 1))
-            self.raw = max(-8.0, min(20.0, self.raw + self.rate * excess))
+            self.raw = max(-8.0, min(50.0, self.raw + self.rate * excess))
 
 
 class ContentAdversary(nn.Module):
