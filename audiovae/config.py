@@ -103,7 +103,8 @@ class EncoderConfig:
     """The conformer that both posterior paths share in kind, not in weights."""
 
     dim: int = 144  # D, channels
-    blocks: int = 1  # conformer blocks
+    blocks: int = 1  # conformer blocks of the u path
+    z_blocks: int = 1  # conformer blocks of the z path; 0: pool the convolutional stem
     heads: int = 4  # H, divides dim
     conv_kernel: int = 15  # taps at the strided rate, odd
     ff_mult: int = 2  # feed-forward width / dim
@@ -119,6 +120,7 @@ class EncoderConfig:
                 f"dim: found {self.dim}, wanted a multiple of 2 * heads = {2 * self.heads}",
             ),
             (self.blocks >= 0, f"blocks: found {self.blocks}, wanted >= 0"),
+            (self.z_blocks >= 0, f"z_blocks: found {self.z_blocks}, wanted >= 0"),
             (self.conv_kernel % 2 == 1, f"conv_kernel: found {self.conv_kernel}, wanted odd"),
             (0 <= self.dropout < 1, f"dropout: found {self.dropout}, wanted in [0, 1)"),
         )
@@ -140,10 +142,10 @@ class LatentConfig:
     u_logvar_init: float = -3.0  # bias of the posterior log variance at the start
     u_std_floor: float = 0.1  # least posterior standard deviation
     instance_norm: bool = True  # take each utterance's mean and std out of the u path
-    warp: float = 0.2  # vocal tract perturbation of the u path in training, +- this; 0 off
+    warp: float = 0.1  # vocal tract perturbation of the u path in training, +- this; 0 off
     u_adversary: float = 8.0  # weight of the game that hides z from u; 0 off
     prior_dim: int = 256  # GRU width of p(u, K | z)
-    prior_mixtures: int = 8  # Gaussians per u_k in the prior
+    prior_mixtures: int = 4  # Gaussians per u_k in the prior
     prior_dropout: float = 0.1  # [0, 1), on the GRU's input u
 
     def __post_init__(self) -> None:
@@ -250,7 +252,7 @@ class TrainConfig:
 
     steps: int = 20000
     max_minutes: float | None = None  # wall clock; the schedule then follows time; null off
-    learning_rate: float = 1.5e-3
+    learning_rate: float = 2e-3
     final_learning_rate: float = 5e-5  # at the end of the cosine
     warmup_steps: int = 200  # of the learning rate
     betas: tuple[float, float] = (0.9, 0.98)

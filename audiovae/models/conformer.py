@@ -20,13 +20,14 @@ class ConformerEncoder(nn.Module):
 
     Args:
         n_mels: channels of the input.
-        config: width, depth, kernel.
+        config: width, kernel.
+        blocks: depth.
     """
 
-    def __init__(self, n_mels: int, config: EncoderConfig) -> None:
+    def __init__(self, n_mels: int, config: EncoderConfig, blocks: int) -> None:
         super().__init__()
         self.stem = _ConvStem(n_mels, config.dim)
-        self.blocks = nn.ModuleList(_ConformerBlock(config) for _ in range(config.blocks))
+        self.blocks = nn.ModuleList(_ConformerBlock(config) for _ in range(blocks))
         self.norm = nn.LayerNorm(config.dim)
 
     def forward(self, mel: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

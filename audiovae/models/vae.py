@@ -109,9 +109,9 @@ class AudioVAE(nn.Module):
         super().__init__()
         n_mels, latent, dim = config.feature.n_mels, config.latent, config.encoder.dim
         self.config = config
-        self.z_encoder = ConformerEncoder(n_mels, config.encoder)
+        self.z_encoder = ConformerEncoder(n_mels, config.encoder, config.encoder.z_blocks)
         self.z_posterior = UtterancePosterior(dim, latent)
-        self.u_encoder = ConformerEncoder(n_mels, config.encoder)
+        self.u_encoder = ConformerEncoder(n_mels, config.encoder, config.encoder.blocks)
         self.u_posterior = LocalPosterior(dim, latent)
         self.prior = LocalPrior(latent)
         self.memory = StochasticMemory(latent.u_dim, latent.z_dim, config.decoder.memory_dim)
