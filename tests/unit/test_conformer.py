@@ -14,7 +14,7 @@ LENGTHS = torch.tensor([37, 1, 20, 33, 4])
 @pytest.fixture(scope="module")
 def encoder() -> ConformerEncoder:
     torch.manual_seed(0)
-    return ConformerEncoder(8, EncoderConfig(dim=16, blocks=2, heads=2, conv_kernel=7)).eval()
+    return ConformerEncoder(8, EncoderConfig(dim=16, heads=2, conv_kernel=7), 2).eval()
 
 
 @pytest.fixture(scope="module")
