@@ -33,7 +33,7 @@ def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] 
                 raise ConfigError(f"{override!r}: wanted section.field=value")
         layers.append(OmegaConf.from_dotlist(list(overrides)))
         merged = OmegaConf.to_container(OmegaConf.merge(*layers), resolve=False)
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, yaml.YAMLError) as error:  # the latter: an override's value
         raise ConfigError(f"{where}: {error}") from error
     return config_from_dict(merged, where)
 

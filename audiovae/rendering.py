@@ -16,7 +16,7 @@ import numpy as np
 from audiovae.config import FeatureConfig
 from audiovae.data.atomic import atomic_path, write_text
 from audiovae.data.audio_io import write_wav
-from audiovae.errors import ConfigError, DataDirError
+from audiovae.errors import CheckpointError, ConfigError, DataDirError
 from audiovae.jobs import Job
 from audiovae.models.vae import AudioVAE
 from audiovae.synthesis import Codes, decode, vocode
@@ -218,9 +218,16 @@ def read_manifest(path: str | Path) -> list[dict[str, Any]]:
 
 
 def read_origin(model_dir: Path, vocoder: str, feature: FeatureConfig) -> Origin:
-    """Origin of outputs made with the model in a folder."""
+    """Origin of outputs made with the model in a folder.
+
+    Raises:
+        CheckpointError: its manifest is damaged.
+    """
     manifest = model_dir / "manifest.json"  # of a checkpoint; an exported model has none
-    step = json.loads(manifest.read_text("utf-8"))["step"] if manifest.is_file() else None
+    try:
+        step = json.loads(manifest.read_text("utf-8"))["step"] if manifest.is_file() else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{manifest}: damaged: {error!r}; use another checkpoint") from error
     with (model_dir / "model.safetensors").open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     return Origin(step=step, model_sha256=sha256, vocoder=vocoder, feature=feature)

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from audiovae.cli import data, model
-from audiovae.errors import AudioVAEError
+from audiovae.errors import AudioVAEError, ResourceError
 
 app = typer.Typer(
     name="audiovae",
@@ -29,3 +29,6 @@ def run() -> None:
     except AudioVAEError as error:
         sys.stderr.write(f"audiovae: {error}\n")
         raise SystemExit(error.exit_code) from None
+    except (OSError, MemoryError) as error:  # disk full, no permission, a file where a folder goes
+        sys.stderr.write(f"audiovae: {str(error) or 'out of memory'}\n")
+        raise SystemExit(ResourceError.exit_code) from None

@@ -71,8 +71,9 @@ def save(
         final.rename(aside)
     temporary.rename(final)
     _sync(folder)
-    for path in (aside, *_all(folder)[keep:]):
-        shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(aside, ignore_errors=True)
+    for path in _all(folder)[keep:]:
+        shutil.rmtree(path)
     return final
 
 
@@ -94,10 +95,16 @@ def load(
         progress = Progress(**state["progress"])
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder}: damaged: {error}") from error
-    pretrained.require_fit(model.state_dict(), found, folder / "model.safetensors")
-    pretrained.require_fit(
-        objective.state_dict(), objective_tensors, folder / "objective.safetensors"
-    )
+    try:
+        pretrained.require_fit(model.state_dict(), found, folder / "model.safetensors")
+        pretrained.require_fit(
+            objective.state_dict(), objective_tensors, folder / "objective.safetensors"
+        )
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{error}\nIf this run was begun with another config ({folder / 'config.json'} holds "
+            f"it): give that one, or another --exp (--tag in a recipe) for a new run"
+        ) from error
     model.load_state_dict(found)
     objective.load_state_dict(objective_tensors)
     objective.load_multipliers(state["multipliers"])

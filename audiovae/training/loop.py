@@ -32,6 +32,7 @@ import audiovae
 from audiovae.config import Config
 from audiovae.config_file import dump_config
 from audiovae.data.archive import FeatureArchive
+from audiovae.data.atomic import atomic_path, write_text
 from audiovae.data.batches import Batch
 from audiovae.data.dataset import FrameBudgetSampler, MelDataset, collate
 from audiovae.data.stats import Stats
@@ -107,7 +108,8 @@ class _Run:
         if self.main:
             self.validation = Validation(dev, accelerator.device)
             self.samples = Samples(dev, vocoder, exp_dir / "samples", accelerator.device)
-            dump_config(config, exp_dir / "config.yaml")
+            with atomic_path(exp_dir / "config.yaml") as temporary:
+                dump_config(config, temporary)
             _write_environment(exp_dir / "env.json", accelerator)
 
     def run(self) -> Path:
@@ -294,7 +296,7 @@ def _write_environment(path: Path, accelerator: Accelerator) -> None:
         "device": str(accelerator.device), "processes": accelerator.num_processes,
         "threads": torch.get_num_threads(),
     }  # fmt: skip
-    path.write_text(json.dumps(environment, indent=1) + "\n", "utf-8")
+    write_text(path, json.dumps(environment, indent=1) + "\n")
 
 
 @contextmanager

@@ -67,6 +67,23 @@ def test_faults_end_in_one_message(
     assert not list(tmp_path.rglob("*.wav"))
 
 
+@pytest.mark.parametrize("fault", [PermissionError(13, "denied", "exp/a"), MemoryError()], ids=str)
+def test_disk_and_memory_end_with_status_5(
+    fault: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from audiovae.cli import main
+
+    def fail() -> None:
+        raise fault
+
+    monkeypatch.setattr(main, "app", fail)
+    with pytest.raises(SystemExit) as end:
+        main.run()
+    assert end.value.code == 5
+    said = capsys.readouterr().err
+    assert said.startswith("audiovae: ") and (str(fault) or "out of memory") in said
+
+
 def test_public_names_are_there() -> None:
     import audiovae
 

@@ -125,6 +125,12 @@ def test_missing_file_and_override_without_value(tmp_path: Path) -> None:
         load_config(None, ["latent.z_dim"])
 
 
+@pytest.mark.parametrize("override", ["train.steps=[1", "train.steps={a: 1", "train.steps='1"])
+def test_an_override_that_is_not_yaml(override: str) -> None:
+    with pytest.raises(ConfigError, match="command line"):
+        load_config(None, [override])
+
+
 def test_mel_contracts_name_each_field_that_differs() -> None:
     mine, other = FeatureConfig(), FeatureConfig(hop_length=200, n_fft=1024, f_max=7600.0)
     assert mine.hash != other.hash and mine.hash == FeatureConfig().hash

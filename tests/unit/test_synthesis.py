@@ -12,10 +12,17 @@ import pytest
 import torch
 
 from audiovae.config import Config, FeatureConfig
-from audiovae.errors import ConfigError, DataDirError, FeatureMismatchError
+from audiovae.errors import CheckpointError, ConfigError, DataDirError, FeatureMismatchError
 from audiovae.jobs import Inputs, Job, Request, file_name, plan
 from audiovae.models.vae import AudioVAE
-from audiovae.rendering import Origin, Output, OutputFolder, Renderer, read_manifest
+from audiovae.rendering import (
+    Origin,
+    Output,
+    OutputFolder,
+    Renderer,
+    read_manifest,
+    read_origin,
+)
 from audiovae.synthesis import (
     Codes,
     decode,
@@ -384,3 +391,10 @@ def test_jobs_are_lazy(inputs: Inputs) -> None:
     jobs = plan("reconstruct", inputs, Request(inputs=["anna-0/x", "nobody"]))
     assert isinstance(next(jobs), Job)
     assert json.dumps(dict(next(plan("sample", inputs, Request())).settings))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_a_damaged_checkpoint_manifest_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"manifest\.json: damaged"):
+        read_origin(tmp_path, "griffin_lim", FeatureConfig())
