@@ -203,9 +203,9 @@ def read_manifest(path: str | Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = []
-    for number, text in enumerate(path.read_text("utf-8").splitlines(), 1):
+    for number, text in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            line = json.loads(text)
+            line = json.loads(text.decode("utf-8"))
             if not isinstance(line["file"], str):
                 raise TypeError
         except (ValueError, TypeError, KeyError):

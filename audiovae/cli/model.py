@@ -44,7 +44,9 @@ def evaluate(
         Path | None, typer.Option(help="data dir with utt2lang, where the features have none")
     ] = None,
     vocoder: Annotated[str | None, typer.Option(help="instead of the config's")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="first utterances only")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="so many utterances, by the seed")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="EXP_DIR/eval/SET without")] = None,
     seed: Annotated[int, typer.Option(help="of all draws")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; the best without")] = None,

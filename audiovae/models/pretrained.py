@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from audiovae.config import Config
 from audiovae.config_file import config_from_dict, config_to_dict
-from audiovae.errors import CheckpointError
+from audiovae.errors import CheckpointError, ConfigError
 from audiovae.models.vae import AudioVAE
 
 FORMAT = 1
@@ -74,7 +74,7 @@ def read_config(folder: Path) -> Config:
     """The config that stands in a model folder.
 
     Raises:
-        CheckpointError: not readable, or of another format. ConfigError: wrong keys or values.
+        CheckpointError: not readable, of another format, or with wrong keys or values.
     """
     path = folder / FILES[0]
     try:
@@ -84,7 +84,10 @@ def read_config(folder: Path) -> Config:
     found = values.get("format") if isinstance(values, dict) else None
     if found != FORMAT:
         raise CheckpointError(f"{path}: format {found!r}, wanted {FORMAT}")
-    return config_from_dict(values.get("audiovae"), str(path))
+    try:
+        return config_from_dict(values.get("audiovae"), str(path))
+    except ConfigError as error:
+        raise CheckpointError(str(error)) from error
 
 
 def require_fit(

@@ -105,6 +105,7 @@ class _Run:
             _log.info("going on from %s", newest)
         self.trainee, self.optimizer = accelerator.prepare(trainee, self.optimizer)
         self.skipped = 0
+        self.window: list[tuple[float, float]] = []  # (time, frames) since the last log
         if self.main:
             self.validation = Validation(dev, accelerator.device)
             self.samples = Samples(dev, vocoder, exp_dir / "samples", accelerator.device)
@@ -226,15 +227,15 @@ class _Run:
         if self.log is None:
             return
         step, train = self.at.step, self.config.train
-        self._window = [*getattr(self, "_window", []), (time.monotonic(), self.frames)]
-        seconds = self._window[-1][0] - self._window[0][0]
-        rate = sum(f for _, f in self._window[1:]) / seconds if seconds > 0 else 0.0
+        self.window.append((time.monotonic(), self.frames))
+        seconds = self.window[-1][0] - self.window[0][0]
+        rate = sum(f for _, f in self.window[1:]) / seconds if seconds > 0 else 0.0
         audio = rate / self.config.feature.frame_rate
         line = f"step {step}  loss {self.parts['loss']:.2f}  {audio:.0f} x real time"
         self.log.advance(self._progress(), line)
         if step % train.log_every == 0:
             figures = {**self.parts, "learning_rate": self.rate, "audio_seconds_per_second": audio}
-            self._window = self._window[-1:]
+            self.window = self.window[-1:]
             self._record("train", figures)
         if step % train.valid_every == 0:
             self._validate()

@@ -85,7 +85,7 @@ def load_vocoder(
         feature: the contract of the mels to render. griffin_lim inverts it; the others have
             their own, and it is compared.
         precision: "bf16" about halves the time of HiFi-GAN where the processor can; its log-mel is
-            within 0.01 of that of "fp32" in the mean.
+            about 0.01 from that of "fp32" in the mean.
     Raises:
         VocoderError: weights that are missing, damaged, of another shape or unreachable.
         FeatureMismatchError: `feature` differs from the vocoder's contract.
