@@ -142,7 +142,7 @@ class LatentConfig:
     u_logvar_init: float = -3.0  # bias of the posterior log variance at the start
     u_std_floor: float = 0.1  # least posterior standard deviation
     instance_norm: bool = True  # take each utterance's mean and std out of the u path
-    warp: float = 0.25  # vocal tract perturbation of the u path in training, +- this; 0 off
+    warp: float = 0.1  # vocal tract perturbation of the u path in training, +- this; 0 off
     u_adversary: float = 8.0  # weight of the game that hides z from u; 0 off
     prior_dim: int = 256  # GRU width of p(u, K | z)
     prior_mixtures: int = 4  # Gaussians per u_k in the prior
