@@ -209,8 +209,9 @@ def read_manifest(path: str | Path) -> list[dict[str, Any]]:
             if not isinstance(line["file"], str):
                 raise TypeError
         except (ValueError, TypeError, KeyError):
+            shown = text[:40].decode("utf-8", errors="replace")
             raise DataDirError(
-                f"{path}:{number}: found {text[:40]!r}, wanted a JSON object with 'file'. "
+                f"{path}:{number}: found {shown!r}, wanted a JSON object with 'file'. "
                 f"Remove the file (the wavs stay), or give another --out"
             ) from None
         lines.append(line)

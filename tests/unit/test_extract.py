@@ -80,7 +80,8 @@ def test_the_dump_dir_names_the_audio_of_its_features(corpus: DataDir, tmp_path:
         frames = archive.num_frames[utt_id]
         assert len(wave) // feature.hop_length == frames
         mel = log_mel(wave[: frames * feature.hop_length], feature)
-        np.testing.assert_array_equal(archive[utt_id], mel)
+        # the workers compute with one thread, this process perhaps with more: sums round apart
+        np.testing.assert_allclose(archive[utt_id], mel, atol=1e-5)
 
 
 @pytest.mark.parametrize("trim_db", [10.0, 30.0, 50.0, 90.0])

@@ -96,7 +96,7 @@ def test_the_multiplier_rises_above_the_limit_and_falls_below() -> None:
     assert capacity.raw == before
     for _ in range(5000):
         capacity.update(1e9)
-    assert capacity.raw == 20.0  # bounded: one bad batch, or many, can be undone
+    assert capacity.raw == 50.0  # bounded: one bad batch, or many, can be undone
     assert Capacity(limit=0.0).multiplier == 0
     off = Capacity(limit=0.0)
     off.update(100.0)
