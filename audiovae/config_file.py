@@ -27,7 +27,7 @@ def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] 
     """
     where = str(path) if path is not None else "command line"
     try:
-        layers = [] if path is None else [OmegaConf.create(_read_yaml(Path(path)))]
+        layers = [] if path is None else [OmegaConf.create(read_yaml(Path(path)))]
         for override in overrides:
             if "=" not in override:
                 raise ConfigError(f"{override!r}: wanted section.field=value")
@@ -88,7 +88,7 @@ def dump_config(config: Config, path: str | Path) -> None:
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """yaml.SafeLoader that refuses a key written twice and reads 1e-3 as a number."""
+    """yaml.SafeLoader that refuses a key written twice, or one that is not a word."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -102,7 +102,12 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Fields of a YAML file; nothing in it runs.
+
+    Raises:
+        ConfigError: no such file, not YAML, a key twice, or no fields.
+    """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file")
     try:

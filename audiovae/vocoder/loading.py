@@ -12,11 +12,10 @@ from typing import Any
 
 import safetensors.torch
 import torch
-import yaml
 from torch import Tensor
 
 from audiovae.config import FeatureConfig
-from audiovae.config_file import feature_config_from_dict, find_conf
+from audiovae.config_file import feature_config_from_dict, find_conf, read_yaml
 from audiovae.errors import ConfigError, VocoderError
 from audiovae.vocoder.base import Vocoder
 from audiovae.vocoder.griffin_lim import GriffinLim
@@ -127,12 +126,12 @@ def _find(spec: str | Path) -> _Files:
 def _from_card(name: str, path: Path) -> _Files:
     """The files that conf/vocoder/<name>.yaml names, in an installed package that is not run."""
     try:
-        card = yaml.safe_load(path.read_text("utf-8"))
+        card = read_yaml(path)
         package, version = card["package"]["name"], card["package"]["version"]
         inside = {kind: card["files"][kind] for kind in ("config", "generator")}
         sha256 = {kind: card["sha256"][kind] for kind in inside}
         feature = feature_config_from_dict(card["feature"], f"{path}: feature")
-    except (yaml.YAMLError, KeyError, TypeError, ConfigError) as error:
+    except (KeyError, TypeError, ConfigError) as error:
         raise VocoderError(f"{path}: not a vocoder card: {error!r}") from error
     install = f"pip install '{package}=={version}'"
     try:

@@ -130,7 +130,7 @@ def test_a_run_learns_and_shows_itself(
 ) -> None:
     config = small_config(
         *RUN, "train.steps=40", "train.valid_every=20", "train.sample_every=40",
-        "train.learning_rate=1e-2", "train.save_every=20", "latent.u_capacity=5",
+        "train.learning_rate=3e-2", "train.save_every=20", "latent.u_capacity=5",
     )  # fmt: skip
     exp = tmp_path / "exp" / "a run"
     last = loop.train(config, dump, exp)
@@ -139,7 +139,7 @@ def test_a_run_learns_and_shows_itself(
     trained = [line for line in lines if line["kind"] == "train"]
     assert [line["step"] for line in trained] == list(range(1, 41))
     bound = [line["negative_elbo"] for line in trained]
-    assert np.mean(bound[-4:]) < 0.95 * np.mean(bound[:4])  # an epoch is four batches
+    assert np.mean(bound[-4:]) < 0.85 * np.mean(bound[:4])  # an epoch is four batches
     wanted = "loss kl_z kl_u length end adversary beta_u u_multiplier grad_norm learning_rate"
     assert {*wanted.split(), "audio_seconds_per_second"} <= trained[0].keys()
     checked = [line for line in lines if line["kind"] == "valid"]
