@@ -131,7 +131,7 @@ class LatentConfig:
     """The utterance latent z, the local latents u_1..K, their prior, and what keeps them in use."""
 
     z_dim: int = 16  # Z
-    z_capacity: float = 6.0  # nats; upper limit on KL(z) by a learned multiplier; 0 off
+    z_capacity: float = 20.0  # nats; upper limit on KL(z) by a learned multiplier; 0 off
     z_free_bits: float = 0.0  # nats per dimension below which KL(z) costs nothing extra
     z_warmup_steps: int = 300  # steps of linear KL warm-up
     u_dim: int = 32  # U
@@ -142,9 +142,10 @@ class LatentConfig:
     u_logvar_init: float = -3.0  # bias of the posterior log variance at the start
     u_std_floor: float = 0.1  # least posterior standard deviation
     instance_norm: bool = True  # take each utterance's mean and std out of the u path
-    warp: float = 0.1  # vocal tract perturbation of the u path in training, +- this; 0 off
+    adaptive_norm: bool = True  # ... and give them back from z on the decoder's frames
+    warp: float = 0.2  # vocal tract perturbation of the u path in training, +- this; 0 off
     u_adversary: float = 8.0  # weight of the game that hides z from u; 0 off
-    prior_dim: int = 256  # GRU width of p(u, K | z)
+    prior_dim: int = 256  # GRU width of p(u | K, z)
     prior_mixtures: int = 4  # Gaussians per u_k in the prior
     prior_dropout: float = 0.1  # [0, 1), on the GRU's input u
 

@@ -10,7 +10,8 @@
 #   --stop_stage N     last stage to run, by number or name (7)
 #   --config FILE      settings (conf/vae_base.yaml)
 #   --tag NAME         the run is exp/NAME (the name of the config file)
-#   --nj N             processes for extraction, threads for training (all cores)
+#   --nj N             processes for extraction, and for training without a GPU (all cores)
+#   --ngpu N           GPUs to train on; 0 for none (all)
 #   --langs "a b"      languages, where the corpus has several
 #   --db_root DIR      take the corpus from this folder instead of downloading it
 #
@@ -20,9 +21,10 @@ set -euo pipefail
 export LC_ALL=C
 
 repo=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-options=(corpus stage stop_stage config tag nj langs db_root)
+options=(corpus stage stop_stage config tag nj ngpu langs db_root)
 corpus='' stage=0 stop_stage=7 config=$repo/conf/vae_base.yaml tag='' langs='' db_root=''
 nj=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+ngpu=$(nvidia-smi -L 2>/dev/null | grep -c . || true)
 # shellcheck source=parse_options.sh
 . "$repo/recipes/parse_options.sh"
 # shellcheck source=cmd.sh
@@ -40,6 +42,7 @@ for argument in "$@"; do
   esac
 done
 [[ $nj =~ ^[1-9][0-9]*$ ]] || usage_error "--nj: found '$nj', wanted a whole number from 1"
+[[ $ngpu =~ ^[0-9]+$ ]] || usage_error "--ngpu: found '$ngpu', wanted a whole number from 0"
 [ -d "$corpus" ] || usage_error "--corpus: found '$corpus', wanted a folder, as egs/asterisk"
 [ -f "$config" ] || usage_error "--config: no file '$config'; there are: $(ls "$repo"/conf/*.yaml)"
 tag=${tag:-$(basename "$config" .yaml)}
@@ -75,9 +78,15 @@ if begin stats dump/train/stats.json dump/train/{feature.json,feats.scp,utt2num_
   finish
 fi
 if begin train "$exp/checkpoints" "$config" "${overrides[@]}" dump/train/{stats.json,feats.scp}; then
-  run accelerate launch --quiet --config_file "$repo/conf/accelerate/single.yaml" \
-    --num_cpu_threads_per_process "${OMP_NUM_THREADS:-$nj}" -m audiovae train \
-    --config "$config" --dump dump --exp "$exp" "${overrides[@]}"
+  train=(train --config "$config" --dump dump --exp "$exp")
+  if [ "$ngpu" -gt 0 ]; then
+    if [ "$ngpu" -eq 1 ]; then kind=one_gpu; else kind=multi_gpu; fi
+    run accelerate launch --quiet --config_file "$repo/conf/accelerate/$kind.yaml" \
+      --num_processes "$ngpu" -m audiovae "${train[@]}" "${overrides[@]}"
+  else
+    # more processes than four would each get too little of a batch
+    run audiovae "${train[@]}" --num_processes "$((nj < 4 ? nj : 4))" "${overrides[@]}"
+  fi
   finish
 fi
 if begin evaluate "$exp/eval/test/metrics.json" "$exp"/checkpoints/*/manifest.json dump/test/feats.scp; then

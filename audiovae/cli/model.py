@@ -28,12 +28,24 @@ def train(
         list[str] | None, typer.Argument(metavar="[a.b=c]...", help="config overrides")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file; the defaults without")] = None,
+    num_processes: Annotated[
+        int, typer.Option("--num_processes", min=1, help="on CPU cores; GPUs: accelerate launch")
+    ] = 1,
 ) -> None:
     """Train a model, or go on where an interrupted run stopped."""
     from audiovae.config_file import load_config
-    from audiovae.training.loop import train as run
 
-    run(load_config(config, overrides or []), dump, exp)
+    settings = load_config(config, overrides or [])
+    if num_processes > 1:
+        from audiovae.training.launch import launch
+
+        options = ["--dump", str(dump), "--exp", str(exp)]
+        options += ["--config", str(config)] if config else []
+        launch(num_processes, ["train", *options, *(overrides or [])])
+    else:
+        from audiovae.training.loop import train as run
+
+        run(settings, dump, exp)
 
 
 def evaluate(

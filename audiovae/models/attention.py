@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,22 @@ class AttentionState:
     context: Tensor
     weights: Tensor
     cumulative: Tensor
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The memory slots that each decoder step looks at: `size` of them from first[i] on."""
+
+    first: list[int]
+    size: int
+
+    def index(self, device: torch.device) -> Tensor:
+        """Slots of each step, with shape (L, W)."""
+        first = torch.tensor(self.first, device=device)
+        return first[:, None] + torch.arange(self.size, device=device)
+
+
+NEGLIGIBLE = math.log(1e-7)  # of an attention weight: float32 rounds it away
 
 
 class LocationAttention(nn.Module):
@@ -58,6 +75,22 @@ class LocationAttention(nn.Module):
         j = torch.arange(slots, device=self.log_slots.device) + 0.5
         distance = j - i * (self.slots_per_step * tempo)
         return -0.5 * (distance / self.log_slots.exp()).square()
+
+    def windows(self, steps: int, slots: int) -> Windows:
+        """Where a weight can be more than 1e-7 of the largest: all slots without a rate bias.
+
+        |v . tanh| <= |v|_1, so a slot whose bias is lower than the best by 2 |v|_1 + ln 1e7 is out.
+        """
+        reach = slots
+        if self.rate_bias:
+            with torch.no_grad():
+                gap = 2 * self.score.weight.abs().sum() - NEGLIGIBLE
+                # the nearest slot is at most half a slot away
+                distance = (2 * gap * self.log_slots.exp().square() + 0.25).sqrt()
+            reach = min(slots, math.ceil(float(distance)))
+        size = min(slots, 2 * reach + 1)
+        centres = ((i + 0.5) * self.slots_per_step for i in range(steps))
+        return Windows([max(0, min(slots - size, int(c) - reach)) for c in centres], size)
 
     def forward(
         self, query: Tensor, state: AttentionState, memory: Tensor, keys: Tensor, bias: Tensor,

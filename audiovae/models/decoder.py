@@ -80,6 +80,7 @@ class Decoder(nn.Module):
         hidden, context, alignment = attention_recurrence(
             gates, self.attention.key(memory), memory,
             self.attention.bias(count, memory.shape[1]), length_mask(slots, memory.shape[1]),
+            self.attention.windows(count, memory.shape[1]),
             _start(self.attention_init, z),
             torch.cat([weight_c, self.attention_rnn.weight_hh], 1),
             self.attention.query.weight, location, self.attention.score.weight[0],

@@ -1,6 +1,6 @@
 """AudioVAE: z -> (u, K) -> memory -> mel, with posteriors for z and u.
 
-    z ~ N(0, I);  (u_1..K, K) ~ p(u, K | z);  M = f(u, z);  x ~ location-aware decoder over M
+    z ~ N(0, I);  K ~ p(K);  u_1..K ~ p(u | K, z);  M = f(u, z);  x ~ location-aware decoder over M
 
 The encoder's hidden states never reach the decoder: all that passes is z, and u at a limited
 rate. So reconstruct and sample run the same path, and z is worth using.
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from audiovae.config import Config, FeatureConfig
 from audiovae.errors import CheckpointError
 from audiovae.models import noise
+from audiovae.models.adaptive_norm import AdaptiveNorm
 from audiovae.models.conformer import ConformerEncoder
 from audiovae.models.decoder import Decoder
 from audiovae.models.masking import ceil_div, instance_norm, length_mask
@@ -116,6 +117,7 @@ class AudioVAE(nn.Module):
         self.prior = LocalPrior(latent)
         self.memory = StochasticMemory(latent.u_dim, latent.z_dim, config.decoder.memory_dim)
         self.decoder = Decoder(n_mels, latent.z_dim, config.decoder, config.slots_per_step)
+        self.adaptive_norm = AdaptiveNorm(latent.z_dim, n_mels) if latent.adaptive_norm else None
         self.log_scale = nn.Parameter(torch.zeros(n_mels))  # see likelihood_log_scale
         mean = torch.zeros(n_mels) if mean is None else torch.as_tensor(mean, dtype=torch.float32)
         self.register_buffer("mel_mean", mean.clone())
@@ -177,7 +179,8 @@ class AudioVAE(nn.Module):
         whole = torch.ceil(u_lengths * slot / tempo).long()
         lengths = torch.minimum(steps * reduction, whole)
         size = int(lengths.max())
-        mel = out.frames[:, :size] * self.mel_scale + self.mel_mean
+        shift, scale = self._utterance_norm(z)
+        mel = (shift + scale * out.frames[:, :size]) * self.mel_scale + self.mel_mean
         padding = ~length_mask(lengths, size).unsqueeze(-1)
         mel = mel.masked_fill(padding, math.log(self.feature.floor))
         return Decoded(mel, lengths, out.alignment[:, : int(steps.max())], steps)
@@ -202,7 +205,7 @@ class AudioVAE(nn.Module):
         self, z: Tensor, *, temperature: float = 1.0, max_seconds: float = 20.0,
         generator: noise.Generators = None,
     ) -> PriorDraw:  # fmt: skip
-        """u and its length from p(u, K | z) for z (B, Z); hit_cap says which the cap ended."""
+        """K from p(K), then u from p(u | K, z), for z (B, Z); hit_cap: those the cap ended."""
         slots_per_second = self.feature.frame_rate / self.config.frames_per_slot
         cap = max(1, int(max_seconds * slots_per_second))
         return self.prior.sample(z, cap, temperature, generator)
@@ -263,15 +266,23 @@ class AudioVAE(nn.Module):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """-log p(x | z, u) and -log p(end) in nats, each with shape (B,)."""
         memory = self.memory(u, z)
-        out = self.decoder(x, lengths, memory, u_lengths, z, generator=generator)
+        shift, scale = self._utterance_norm(z)
+        fed = (x - shift) / scale
+        out = self.decoder(fed, lengths, memory, u_lengths, z, generator=generator)
         log_scale = self.likelihood_log_scale
-        error = (x - out.frames[:, : x.shape[1]].float()).abs()
+        error = (x - shift - scale * out.frames[:, : x.shape[1]].float()).abs()
         nats = error / log_scale.exp() + log_scale + math.log(2)
         nats = (nats.sum(-1) * length_mask(lengths, x.shape[1])).sum(1)
         steps = ceil_div(lengths, self.decoder.reduction)
         last = F.one_hot(steps - 1, out.end.shape[1]).to(out.end.dtype)
         end = F.binary_cross_entropy_with_logits(out.end, last, reduction="none")
         return nats, (end * length_mask(steps, out.end.shape[1])).sum(1)
+
+    def _utterance_norm(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Shift and scale between the decoder's frames and the normalised mel, of (B, 1, M)."""
+        if self.adaptive_norm is None:
+            return z.new_zeros(1, 1, 1), z.new_ones(1, 1, 1)
+        return self.adaptive_norm(z)
 
     # ---- model folders ------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from audiovae.data.batches import Batch
 from audiovae.data.dataset import FrameBudgetSampler, MelDataset, collate
 from audiovae.data.stats import Stats
 from audiovae.errors import DataDirError, ResourceError
+from audiovae.models.masking import ceil_div
 from audiovae.models.vae import AudioVAE
 from audiovae.training import checkpoint, schedules
 from audiovae.training.checkpoint import Progress
@@ -91,6 +92,8 @@ class _Run:
         vocoder = load_vocoder(config.vocoder.name, accelerator.device, feature=config.feature)
         torch.manual_seed(config.train.seed)
         self.model = AudioVAE(config, stats.mean, stats.scale)
+        frames = torch.tensor(MelDataset(self.train_set).num_frames)
+        self.model.prior.length.fit(ceil_div(frames, config.frames_per_slot))
         self.objective = Objective(config)
         trainee = _Trainee(self.model, self.objective).to(accelerator.device)
         self.optimizer = torch.optim.AdamW(

@@ -14,6 +14,8 @@ from audiovae.models.masking import length_mask, masked_mean
 from audiovae.models.vae import LossTerms
 from audiovae.training.schedules import kl_weight
 
+MIN_SPREAD = 0.3  # of a dimension of z, so that one which says nothing is hardly guessed at
+
 
 @dataclass
 class Capacity:
@@ -62,7 +64,7 @@ class ContentAdversary(nn.Module):
         spread = masked_mean((hidden - mean.unsqueeze(1)).square(), mask).add(1e-5).sqrt()
         guess = self.out(torch.cat([mean, spread], -1))
         target = z_mean.detach()
-        target = (target - target.mean(0)) / target.std(0, unbiased=False).clamp(min=0.05)
+        target = (target - target.mean(0)) / target.std(0, unbiased=False).clamp(min=MIN_SPREAD)
         return F.mse_loss(guess, target)
 
 

@@ -26,7 +26,7 @@ case "${0##*/} ${1:-}" in
   "audiovae extract")
     mkdir -p "$3"; for f in feats.scp feature.json utt2num_frames; do echo "$*" >"$3/$f"; done ;;
   "audiovae stats") echo 1 >"$2/stats.json" ;;
-  "accelerate launch")
+  "audiovae train" | "accelerate launch")
     mkdir -p exp/mine/checkpoints/step-1; echo 1 >exp/mine/checkpoints/step-1/manifest.json ;;
   "audiovae evaluate") mkdir -p "$2/eval/test"; echo 1 >"$2/eval/test/metrics.json" ;;
   "audiovae synthesize") mkdir -p "$2/synth" ;;
@@ -60,7 +60,7 @@ class Recipe:
         }
         command = [RECIPES / "vae.sh", "--corpus", "my corpus", "--config", "my config.yaml"]
         return subprocess.run(
-            [*command, "--tag", "mine", *options],
+            [*command, "--tag", "mine", "--ngpu", "0", *options],
             cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
 
@@ -87,8 +87,9 @@ def test_all_stages_run_in_order_and_once(recipe: Recipe) -> None:
     assert "<data/train> <dump/train>" in extract and "<--nj> <3>" in extract
     assert f"<{recipe.config}>" in extract  # whole, though it holds spaces
     assert "<data.max_seconds=9>" in extract and "z_dim" not in extract
-    train = next(line for line in recipe.commands if line.startswith("accelerate"))
-    assert train.endswith("<data.max_seconds=9> <latent.z_dim=8>")
+    train = next(line for line in recipe.commands if "<train>" in line)
+    assert train.startswith("audiovae <train>")
+    assert train.endswith("<--num_processes> <3> <data.max_seconds=9> <latent.z_dim=8>")
     assert recipe.commands[0] == "data.sh <download> <--langs> <en it>"
     assert "+ audiovae extract data/train" in (recipe.corpus / "log/extract.log").read_text()
 
@@ -96,6 +97,14 @@ def test_all_stages_run_in_order_and_once(recipe: Recipe) -> None:
     assert again.returncode == 0
     assert recipe.commands == []
     assert again.stderr.count("done before") == 8
+
+
+@pytest.mark.parametrize(("ngpu", "kind"), [(1, "one_gpu"), (3, "multi_gpu")])
+def test_gpus_go_through_accelerate(recipe: Recipe, ngpu: int, kind: str) -> None:
+    assert recipe.run("--ngpu", str(ngpu)).returncode == 0
+    train = next(line for line in recipe.commands if "<train>" in line)
+    assert train.startswith("accelerate <launch>")
+    assert f"/{kind}.yaml> <--num_processes> <{ngpu}> <-m> <audiovae> <train>" in train
 
 
 def test_stages_by_name_and_number(recipe: Recipe) -> None:

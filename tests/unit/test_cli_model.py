@@ -57,7 +57,7 @@ def world(small_config: Callable[..., Config], tmp_path_factory: pytest.TempPath
     torch.manual_seed(0)
     model = AudioVAE(config, np.full(80, -5.0), 2.0)
     with torch.no_grad():
-        model.prior.stop.bias.fill_(-2.0)
+        model.prior.length.place.fill_(2.0)
     model.save_pretrained(root / "model")
     (root / "model" / "manifest.json").write_text('{"step": 12}')
     return root

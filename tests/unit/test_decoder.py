@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from audiovae.config import DecoderConfig
+from audiovae.models.attention import Windows
 from audiovae.models.decoder import Decoder, Frames
 from audiovae.models.masking import length_mask
 from audiovae.models.recurrence import _Recurrence
@@ -68,16 +69,20 @@ def own_generators(rows: list[int]) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(50 + row) for row in rows]
 
 
+def each_own(given: Given) -> list[torch.Generator]:
+    return own_generators(list(range(len(given.lengths))))
+
+
 def fast(decoder: Decoder, given: Given) -> Frames:
     torch.manual_seed(3)  # of the dropped frames
     return decoder(given.frames, given.lengths, given.memory, given.slots, given.z,
-                   generator=own_generators([0, 1, 2, 3]))  # fmt: skip
+                   generator=each_own(given))  # fmt: skip
 
 
 def slow(decoder: Decoder, given: Given) -> Frames:
     torch.manual_seed(3)
     return decoder.step_by_step(given.steps(decoder.reduction), given.memory, given.slots, given.z,
-                                given.frames, generator=own_generators([0, 1, 2, 3]))  # fmt: skip
+                                given.frames, generator=each_own(given))  # fmt: skip
 
 
 def gradients(
@@ -129,7 +134,40 @@ def test_fast_is_step_by_step_without_aids(changes: dict[str, object]) -> None:
     )
 
 
-def test_the_recurrence_has_the_gradient_of_what_it_computes() -> None:
+def test_windows_leave_out_only_what_has_no_weight() -> None:
+    """Far slots are skipped in training; alignment, frames and gradients stay the same."""
+    decoder = small(2, rate_bias_slots=0.4).eval()
+    generator = torch.Generator().manual_seed(1)
+    lengths, slots = torch.tensor([120, 64]), torch.tensor([30, 16])
+    given = Given(
+        torch.randn(2, 120, MELS, generator=generator), lengths,
+        torch.randn(2, 30, MEMORY, generator=generator), slots,
+        torch.randn(2, Z, generator=generator),
+    )  # fmt: skip
+    windows = decoder.attention.windows(60, 30)
+    assert windows.size < 20 and windows.first[0] == 0 and windows.first[-1] == 30 - windows.size
+
+    def run(do: Callable[[Decoder, Given], Frames]) -> tuple[Frames, dict[str, torch.Tensor]]:
+        def real(d: Decoder, g: Given) -> Frames:  # what follows an utterance's end is not defined
+            out = do(d, g)
+            mask = length_mask(g.steps(2), 60)
+            of_frames = mask.repeat_interleave(2, 1).unsqueeze(-1)
+            return Frames(out.frames * of_frames, out.end * mask, out.alignment * mask[..., None])
+
+        return real(decoder, given), gradients(real, decoder, given)
+
+    (found, of_fast), (wanted, of_slow) = run(fast), run(slow)
+    for name in ("frames", "end", "alignment"):
+        torch.testing.assert_close(
+            getattr(found, name), getattr(wanted, name), atol=1e-5, rtol=1e-5
+        )
+    for name, gradient in of_slow.items():
+        error = float((of_fast[name] - gradient).abs().max())
+        assert error <= 1e-5 * max(1.0, float(gradient.abs().max())), name
+
+
+@pytest.mark.parametrize("windows", [Windows([0] * 4, 3), Windows([0, 0, 1, 1], 2)])
+def test_the_recurrence_has_the_gradient_of_what_it_computes(windows: Windows) -> None:
     """Finite differences in float64, every input."""
     steps, batch, slots, width, dim, attention, kernel = 4, 2, 3, 3, 2, 3, 3
     generator = torch.Generator().manual_seed(4)
@@ -146,7 +184,7 @@ def test_the_recurrence_has_the_gradient_of_what_it_computes() -> None:
     masked = torch.zeros(batch, slots, dtype=torch.float64).masked_fill(~mask, -torch.inf)
 
     def run(*values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        hidden, context, _ = _Recurrence.apply(*values[:4], masked, *values[4:])
+        hidden, context, _ = _Recurrence.apply(windows, *values[:4], masked, *values[4:])
         return hidden, context
 
     assert torch.autograd.gradcheck(run, inputs, atol=1e-6, rtol=1e-5)
@@ -218,7 +256,7 @@ def test_teacher_forced_on_its_own_frames_is_free_running(reduction: int) -> Non
         steps, given.memory, given.slots, given.z, generator=own_generators([0, 1, 2, 3])
     )
     forced = decoder(free.frames, steps * reduction, given.memory, given.slots, given.z,
-                     generator=own_generators([0, 1, 2, 3]))  # fmt: skip
+                     generator=each_own(given))  # fmt: skip
     torch.testing.assert_close(forced.frames, free.frames, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(forced.alignment, free.alignment, atol=1e-5, rtol=1e-5)
 

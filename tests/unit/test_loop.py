@@ -279,3 +279,34 @@ def test_sigterm_saves_and_ends_with_143(
     step = json.loads((path / "state.json").read_text())["progress"]["step"]
     logged = [json.loads(line)["step"] for line in (run / "train.log").read_text().splitlines()]
     assert step == logged[-1] >= 3
+
+
+def audiovae_train(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "audiovae", "train", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_two_processes_train_one_model(
+    small_config: SmallConfig, dump: Path, tmp_path: Path
+) -> None:
+    """An even share of each batch, one log, one checkpoint that a single process goes on from."""
+    path = tmp_path / "config.yaml"
+    dump_config(small_config(*RUN, "data.batch_utterances=4", "train.steps=4"), path)
+    options = ["--config", path, "--dump", dump, "--exp", tmp_path / "run"]
+    done = audiovae_train(*options, "--num_processes", 2)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("step 4 train") == 1
+    assert json.loads((tmp_path / "run" / "env.json").read_text())["processes"] == 2
+    newest = checkpoint.latest(tmp_path / "run" / "checkpoints")
+    assert newest is not None and newest.name.endswith("4")
+    more = audiovae_train(*options, "train.steps=6")
+    assert more.returncode == 0, more.stderr
+    assert "going on from" in more.stderr
+
+
+def test_a_fault_in_several_processes_is_told_once(dump: Path, tmp_path: Path) -> None:
+    (dump / "train" / "feature.json").unlink()
+    done = audiovae_train("--dump", dump, "--exp", tmp_path / "run", "--num_processes", 2)
+    assert done.returncode == DataDirError.exit_code
+    assert done.stderr.count("feature.json") == 1
+    assert "Traceback" not in done.stderr

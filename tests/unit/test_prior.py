@@ -13,17 +13,14 @@ from audiovae.models.posterior import Gaussian
 from audiovae.models.prior import LocalPrior
 
 
-def small_prior(mixtures: int = 1, hazard: float | None = None, seed: int = 0) -> LocalPrior:
-    """Tiny and seeded; hazard makes the chance to stop after any u the same."""
+def small_prior(mixtures: int = 1, seed: int = 0) -> LocalPrior:
+    """Tiny and seeded."""
     torch.manual_seed(seed)
     config = LatentConfig(z_dim=4, u_dim=3, prior_dim=8, prior_mixtures=mixtures)
     prior = LocalPrior(config).eval()
     with torch.no_grad():
         for parameter in prior.next.parameters():
             parameter.mul_(3)  # what it has learned should matter
-        if hazard is not None:
-            prior.stop.weight.zero_()
-            prior.stop.bias.fill_(math.log(hazard / (1 - hazard)))
     return prior
 
 
@@ -36,24 +33,32 @@ def posterior(*shape: int, seed: int = 5) -> Gaussian:
 
 
 @torch.no_grad()
-def length_nats(prior: LocalPrior, most: int) -> torch.Tensor:
-    """-log p(K | u, z) for K = 1 .. most and one u."""
-    u = normal(1, most, 3, seed=1).expand(most, -1, -1)
-    z = normal(1, 4, seed=2).expand(most, -1)
-    lengths = torch.arange(1, most + 1)
-    return prior(u, lengths, z, Gaussian(u, torch.ones_like(u)))[1]
+def test_length_is_a_distribution_and_draws_follow_it() -> None:
+    prior, count = small_prior(), 20000
+    chance = (-prior.length.nats(torch.arange(1, 3000))).exp()
+    assert chance.sum() == pytest.approx(1, abs=1e-3)
+    generator = torch.Generator().manual_seed(0)
+    drawn = prior.length.sample(torch.rand(count, 2, generator=generator))
+    share = torch.bincount(drawn, minlength=40)[1:40] / count
+    torch.testing.assert_close(share, chance[:39], atol=0.006, rtol=0)
+    middle = torch.full((1, 2), 0.5)
+    assert prior.length.sample(middle, temperature=0.0).item() == round(math.exp(3.5))
 
 
-def test_length_is_a_distribution() -> None:
-    geometric = length_nats(small_prior(hazard=0.2), 30)
-    wanted = -math.log(0.2) - torch.arange(30) * math.log(0.8)
-    torch.testing.assert_close(geometric, wanted, rtol=1e-5, atol=1e-5)
-    prior = small_prior()
-    with torch.no_grad():
-        prior.stop.weight.mul_(5)  # the end depends on u and z
-    nats = length_nats(prior, 60)
-    assert (-nats).exp().sum() == pytest.approx(1, abs=1e-4)
-    assert nats[:10].std() > 0.1
+def test_lengths_are_fitted_to_those_of_the_training_set() -> None:
+    prior, generator = small_prior(), torch.Generator().manual_seed(0)
+    short = 20 * torch.exp(0.2 * torch.randn(600, generator=generator))
+    long = 90 * torch.exp(0.1 * torch.randn(400, generator=generator))
+    seen = torch.cat([short, long]).round().long()
+    before = prior.length.nats(seen).mean()
+    prior.length.fit(seen)
+    assert prior.length.nats(seen).mean() < before - 0.2
+    drawn = prior.length.sample(torch.rand(20000, 2, generator=generator)).float()
+    assert drawn.mean().item() == pytest.approx(seen.float().mean().item(), rel=0.03)
+    assert ((drawn > 40) & (drawn < 60)).float().mean() < 0.03
+    prior.length.fit(torch.tensor([7, 7, 7]))  # all alike
+    drawn = prior.length.sample(torch.rand(200, 2, generator=generator))
+    assert (drawn == 7).float().mean() > 0.9
 
 
 @torch.no_grad()
@@ -67,6 +72,8 @@ def test_what_pads_u_costs_nothing_and_the_past_is_all_that_counts() -> None:
     )
     torch.testing.assert_close(kl[1, :4], alone_kl[0], atol=1e-5, rtol=0)
     torch.testing.assert_close(length[1:], alone_length, atol=1e-5, rtol=0)
+    longer_kl, _ = prior(u[1:], torch.tensor([6]), z[1:], Gaussian(q.mean[1:], q.std[1:]))
+    assert (longer_kl[0, :4] - alone_kl[0]).abs().max() > 1e-3  # how much is to come counts
     later = u.clone()
     later[:, 3] += 5
     moved, _ = prior(later, torch.tensor([6, 4]), z, q)
@@ -84,9 +91,9 @@ def test_mixture_against_torch_distributions() -> None:
     prior = small_prior(mixtures=4)
     u, z, q = normal(2, 6, 3, seed=1), normal(2, 4, seed=2), posterior(2, 6, 3)
     kl, _ = prior(u, torch.tensor([6, 6]), z, q)
-    hidden = prior._states(u, z)
+    hidden = prior._states(u, torch.tensor([6, 6]), z)
     wanted = Normal(q.mean, q.std).log_prob(u).sum(-1) - as_distribution(
-        *prior._next_u(hidden[:, :-1], z)
+        *prior._next_u(hidden, z)
     ).log_prob(u)
     torch.testing.assert_close(kl, wanted, rtol=1e-4, atol=1e-4)
 
@@ -116,8 +123,8 @@ def test_draws_follow_the_mixture() -> None:
     z = normal(1, 4, seed=2)
     drawn = prior.sample(z.expand(count, -1), 1, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        hidden = prior._states(torch.zeros(1, 1, 3), z)
-        log_weights, components = prior._next_u(hidden[:, :1], z)
+        hidden = prior._states(torch.zeros(1, 1, 3), torch.tensor([1]), z)
+        log_weights, components = prior._next_u(hidden, z)
     wanted = as_distribution(log_weights[0, 0], Gaussian(components.mean[0, 0],
                                                          components.std[0, 0]))  # fmt: skip
     u = drawn.u[:, 0]
@@ -126,47 +133,32 @@ def test_draws_follow_the_mixture() -> None:
     torch.testing.assert_close(u.std(0), spread, rtol=0.05, atol=0)
 
 
-def test_drawn_lengths_are_geometric_and_the_cap_is_told() -> None:
-    prior = small_prior(hazard=0.25)
-    drawn = prior.sample(normal(4000, 4, seed=2), 8, generator=torch.Generator().manual_seed(0))
-    share = torch.bincount(drawn.u_lengths, minlength=9)[1:] / 4000
-    for k in range(1, 8):
-        assert share[k - 1].item() == pytest.approx(0.25 * 0.75 ** (k - 1), abs=0.03)
-    assert drawn.hit_cap.float().mean().item() == pytest.approx(0.75**8, abs=0.03)
-    assert (drawn.u_lengths[drawn.hit_cap] == 8).all()
-    assert ((drawn.u_lengths == 8) & ~drawn.hit_cap).any()  # ended by itself at the cap
-    padding = torch.arange(8) >= drawn.u_lengths[:, None]
-    assert (drawn.u[padding] == 0).all()
-
-
-@torch.no_grad()
-def test_draws_end_as_often_as_their_likelihood_says() -> None:
-    """The end after u_k depends on u_k, when drawing as when scoring."""
-    prior, count = small_prior(seed=1), 20000
-    prior.stop.weight.mul_(8)
-    z = normal(1, 4, seed=2).expand(count, -1)
-    drawn = prior.sample(z, 1, generator=torch.Generator().manual_seed(0))
-    _, nats = prior(drawn.u, drawn.u_lengths, z, Gaussian(drawn.u, torch.ones_like(drawn.u)))
-    chance, ended = (-nats).exp(), (~drawn.hit_cap).float()
-    assert chance.std() > 0.05
-    for part in (chance < chance.median(), chance >= chance.median()):
-        assert ended[part].mean().item() == pytest.approx(chance[part].mean().item(), abs=0.02)
+def test_a_draw_has_its_length_and_the_cap_is_told() -> None:
+    prior = small_prior()
+    drawn = prior.sample(normal(400, 4, seed=2), 20, generator=torch.Generator().manual_seed(0))
+    assert len(set(drawn.u_lengths.tolist())) > 10
+    assert (drawn.u_lengths[drawn.hit_cap] == 20).all()
+    assert 0 < drawn.hit_cap.sum() < 400
+    real = torch.arange(20) < drawn.u_lengths[:, None]
+    assert (drawn.u[~real] == 0).all() and (drawn.u[real] != 0).all()
 
 
 def test_a_cold_draw_is_the_mean_of_each_step() -> None:
-    prior = small_prior(hazard=0.01)
+    prior = small_prior()
+    with torch.no_grad():
+        prior.length.place.fill_(4.0)
     z = normal(2, 4, seed=2)
     drawn = prior.sample(z, 5, temperature=0.0, generator=torch.Generator().manual_seed(0))
     assert drawn.u_lengths.tolist() == [5, 5]
     with torch.no_grad():
-        _, components = prior._next_u(prior._states(drawn.u, z)[:, :-1], z)
+        _, components = prior._next_u(prior._states(drawn.u, drawn.u_lengths, z), z)
     torch.testing.assert_close(drawn.u, components.mean[:, :, 0], atol=1e-5, rtol=1e-5)
     assert (drawn.u[:, 0] - drawn.u[:, 1]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("mixtures", [1, 3])
 def test_an_utterance_draws_the_same_in_any_batch(mixtures: int) -> None:
-    prior = small_prior(mixtures, hazard=0.1)
+    prior = small_prior(mixtures)
     z = normal(5, 4, seed=2)
 
     def draw(rows: list[int], cap: int = 30) -> object:

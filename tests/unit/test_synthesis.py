@@ -55,7 +55,7 @@ def model(small_config: Callable[..., Config]) -> AudioVAE:
     config = small_config()
     made = AudioVAE(config, np.full(config.feature.n_mels, -5.0), 2.0).eval()
     with torch.no_grad():
-        made.prior.stop.bias.fill_(-3.0)  # draws of about 20 slots
+        made.prior.length.place.fill_(3.0)  # draws of about 20 slots
     return made
 
 

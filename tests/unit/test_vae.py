@@ -79,9 +79,10 @@ def test_the_bound_is_made_of_its_parts(small_config: SmallConfig, mel: torch.Te
     u = latents.u_mean + latents.u_std * torch.randn_like(latents.u_mean)
     torch.testing.assert_close(terms.u, u)
     x = (mel - model.mel_mean) / model.mel_scale * length_mask(LENGTHS).unsqueeze(-1)
-    out = model.decoder(x, LENGTHS, model.memory(u, z), latents.u_lengths, z)
+    shift, scale = model.adaptive_norm(z)
+    out = model.decoder((x - shift) / scale, LENGTHS, model.memory(u, z), latents.u_lengths, z)
     for n, length in enumerate(LENGTHS.tolist()):
-        p = Laplace(out.frames[n, :length], model.likelihood_log_scale.exp())
+        p = Laplace(shift[n] + scale[n] * out.frames[n, :length], model.likelihood_log_scale.exp())
         nats = -p.log_prob(x[n, :length]).sum()
         torch.testing.assert_close(terms.reconstruction[n], nats, rtol=1e-5, atol=1e-3)
         steps = math.ceil(length / 4)
@@ -130,6 +131,30 @@ def test_z_cannot_hide_in_u(small_config: SmallConfig, mel: torch.Tensor) -> Non
     assert moved[0].abs().max() > 1e-2
 
 
+@torch.no_grad()
+def test_z_gives_back_the_level_of_each_bin(small_config: SmallConfig, mel: torch.Tensor) -> None:
+    """The decoder neither sees nor makes it: the same numbers before it is put on."""
+    model = build(small_config(*FEW_BINS, "decoder.prenet_dropout=0"))
+    latents = model.encode(mel, LENGTHS)
+    z, u = latents.sample(0.0)
+    decoded = model.decode(z, u, latents.u_lengths)
+    model.adaptive_norm.out.weight.zero_()
+    shift = torch.linspace(-1, 1, 12)
+    model.adaptive_norm.out.bias.copy_(torch.cat([shift, torch.full((12,), 0.3)]))
+    plain = build(small_config(*FEW_BINS, "decoder.prenet_dropout=0", "latent.adaptive_norm=false"))
+    plain.load_state_dict(
+        {k: v for k, v in model.state_dict().items() if not k.startswith("adaptive_norm")}
+    )
+    scale = model.adaptive_norm(z)[1][0, 0]
+    torch.testing.assert_close(scale.log(), torch.full((12,), 0.3), atol=0.01, rtol=0)
+    moved, still = (m.decode(z, u, latents.u_lengths) for m in (model, plain))
+    assert (moved.mel - decoded.mel).abs().max() > 0.1
+    for n, length in enumerate(moved.lengths.tolist()):
+        y = (still.mel[n, :length] - model.mel_mean) / model.mel_scale
+        wanted = (shift + scale * y) * model.mel_scale + model.mel_mean
+        torch.testing.assert_close(moved.mel[n, :length], wanted, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("reduction", [1, 2, 3, 4, 5])
 def test_length_follows_from_k_and_the_end_flag_only_trims(
@@ -167,7 +192,7 @@ def test_length_follows_from_k_and_the_end_flag_only_trims(
 def test_samples_are_seeded_and_as_long_as_their_u(small_config: SmallConfig) -> None:
     model = build(small_config(*FEW_BINS))
     with torch.no_grad():
-        model.prior.stop.bias.fill_(-1.5)
+        model.prior.length.place.fill_(2.0)
 
     def draw(seed: int) -> torch.Tensor:
         return model.sample(4, max_seconds=0.5, generator=torch.Generator().manual_seed(seed)).mel
@@ -276,12 +301,12 @@ def test_all_faults_of_the_weights_come_together(folder: Path) -> None:
     tensors["decoder.extra"] = torch.zeros(1)
     tensors["mel_mean"] = torch.zeros(13)
     tensors["log_scale"][3] = torch.nan
-    del tensors["prior.stop.bias"]
+    del tensors["prior.gru.bias_ih_l0"]
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(CheckpointError) as caught:
         AudioVAE.from_pretrained(folder)
     for wanted in (
-        "missing prior.stop.bias", "unknown decoder.extra", "mel_mean: (13,), wanted (12,)",
+        "missing prior.gru.bias_ih_l0", "unknown decoder.extra", "mel_mean: (13,), wanted (12,)",
         "log_scale: not finite", "model.safetensors",
     ):  # fmt: skip
         assert wanted in str(caught.value)
