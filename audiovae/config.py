@@ -115,13 +115,15 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         _raise_if(
             "encoder",
+            (self.heads > 0, f"heads: found {self.heads}, wanted > 0"),
             (
-                self.dim > 0 and self.dim % self.heads == 0 and self.dim // self.heads % 2 == 0,
+                self.dim > 0 and self.dim % max(1, 2 * self.heads) == 0,
                 f"dim: found {self.dim}, wanted a multiple of 2 * heads = {2 * self.heads}",
             ),
+            (self.ff_mult > 0, f"ff_mult: found {self.ff_mult}, wanted > 0"),
             (self.blocks >= 0, f"blocks: found {self.blocks}, wanted >= 0"),
             (self.z_blocks >= 0, f"z_blocks: found {self.z_blocks}, wanted >= 0"),
-            (self.conv_kernel % 2 == 1, f"conv_kernel: found {self.conv_kernel}, wanted odd"),
+            _odd(self, "conv_kernel"),
             (0 <= self.dropout < 1, f"dropout: found {self.dropout}, wanted in [0, 1)"),
         )
 
@@ -206,10 +208,7 @@ class DecoderConfig:
                     "rate_bias_slots",
                 )
             ),
-            (
-                self.location_kernel % 2 == 1,
-                f"location_kernel: found {self.location_kernel}, wanted odd",
-            ),
+            _odd(self, "location_kernel"),
             (self.memory_dim % 2 == 0, f"memory_dim: found {self.memory_dim}, wanted even"),
             *(_in_unit(self, name) for name in ("prenet_dropout", "frame_dropout")),
         )
@@ -289,7 +288,14 @@ class TrainConfig:
                 self.max_minutes is None or self.max_minutes > 0,
                 f"max_minutes: found {self.max_minutes}, wanted > 0 or null",
             ),
-            (self.warmup_steps >= 0, f"warmup_steps: found {self.warmup_steps}, wanted >= 0"),
+            *(
+                (getattr(self, name) >= 0, f"{name}: found {getattr(self, name)}, wanted >= 0")
+                for name in ("warmup_steps", "weight_decay", "seed")
+            ),
+            (
+                all(0 <= beta < 1 for beta in self.betas),
+                f"betas: found {list(self.betas)}, wanted each in [0, 1)",
+            ),
             (
                 0 <= self.final_learning_rate <= self.learning_rate,
                 f"final_learning_rate: found {self.final_learning_rate}, "
@@ -331,6 +337,11 @@ class Config:
     def slots_per_step(self) -> float:
         """Memory steps per decoder step, the known rate of the alignment."""
         return self.decoder.reduction_factor / self.frames_per_slot
+
+
+def _odd(section: object, name: str) -> tuple[bool, str]:
+    value = getattr(section, name)
+    return value > 0 and value % 2 == 1, f"{name}: found {value}, wanted odd and > 0"
 
 
 def _in_unit(section: Any, name: str) -> tuple[bool, str]:

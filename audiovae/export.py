@@ -9,7 +9,7 @@ from pathlib import Path
 from audiovae.analysis.report import markdown
 from audiovae.config_file import config_to_dict
 from audiovae.data.atomic import write_text
-from audiovae.errors import ConfigError
+from audiovae.errors import ConfigError, DataDirError
 from audiovae.models.vae import AudioVAE
 from audiovae.rendering import Origin, read_origin
 
@@ -26,7 +26,8 @@ tags: [audio, speech, vae]
 
 A sequence VAE with attention for speech and audio. An utterance becomes a vector z (its voice and
 manner, {z_dim} numbers) and a sequence u (what is said, {rate:.1f} vectors of {u_dim} a second).
-New ones are drawn from p(z) p(u, length | z); real ones are rebuilt, blended or revoiced.
+New ones are drawn from p(z) p(K) p(u | K, z), K the length; real ones are rebuilt, blended or
+revoiced.
 
 ```python
 from audiovae import AudioVAE, load_vocoder
@@ -75,13 +76,13 @@ def export_model(model_dir: Path, out_dir: Path, *, run_dir: Path | None = None)
         raise ConfigError(f"{out_dir}: holds {sorted(others)[0]}; wanted a new or exported folder")
     model = AudioVAE.from_pretrained(model_dir)
     origin = read_origin(model_dir, model.config.vocoder.name, model.feature)
+    card = model_card(model, out_dir.resolve().name, origin, _figures(run_dir))
     out_dir.mkdir(parents=True, exist_ok=True)
     # In the folder above, so that the renames stay on one file system.
     with tempfile.TemporaryDirectory(prefix=f".{out_dir.name}.", dir=out_dir.parent) as temporary:
         model.save_pretrained(temporary)
         for file in ("model.safetensors", "config.json"):
             (Path(temporary) / file).replace(out_dir / file)
-    card = model_card(model, out_dir.resolve().name, origin, _figures(run_dir))
     write_text(out_dir / "README.md", card)
 
 
@@ -107,7 +108,12 @@ def model_card(model: AudioVAE, name: str, origin: Origin, figures: str) -> str:
 def _figures(run_dir: Path | None) -> str:
     """The tables of a run's evaluations, by set."""
     files = sorted(run_dir.glob("eval/*/metrics.json")) if run_dir is not None else []
-    parts = [
-        f"### {file.parent.name}\n{markdown(json.loads(file.read_text('utf-8')))}" for file in files
-    ]
+    parts = []
+    for file in files:
+        try:
+            parts.append(f"### {file.parent.name}\n{markdown(json.loads(file.read_text('utf-8')))}")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataDirError(
+                f"{file}: damaged: {error!r}. Make it again: audiovae evaluate {run_dir} --dump DIR"
+            ) from error
     return "\n".join(parts) or "Not evaluated.\n"

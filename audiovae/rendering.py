@@ -74,6 +74,7 @@ class OutputFolder:
     def __init__(self, path: str | Path, origin: Origin, *, float32: bool = False) -> None:
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
+        read_manifest(self.path / MANIFEST)  # one that can't be read is told before any work
         self.origin = origin
         self.float32 = float32
         self.lines: list[dict[str, Any]] = []

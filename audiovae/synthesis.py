@@ -118,7 +118,7 @@ def sample(
     max_seconds: float = 20.0,
     seeds: int | Sequence[int] = 0,
 ) -> Codes:
-    """n new utterances: z from its prior (or from a voice), then u and its length from p(u, K | z).
+    """n new utterances: z from its prior (or a voice), then K from p(K) and u from p(u | K, z).
 
     Draw i depends on its own seed only: a larger n extends a smaller one.
 
@@ -254,7 +254,7 @@ def _stretch(u: Tensor, k: int) -> Tensor:
 def _continue(
     model: AudioVAE, z: Tensor, seeds: tuple[int, ...], temperature: float, max_seconds: float
 ) -> Codes:
-    """u and its length from p(u, K | z), for z with shape (B, Z)."""
+    """K from p(K) and u from p(u | K, z), for z with shape (B, Z)."""
     noise = _generators(seeds, "u")
     draw = model.sample_prior(z, temperature=temperature, generator=noise, max_seconds=max_seconds)
     return Codes(z, draw.u, draw.u_lengths, seeds, draw.hit_cap)

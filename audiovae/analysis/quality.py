@@ -108,7 +108,7 @@ class Samples:
 
 
 def prior_samples(model: AudioVAE, n: int, prior: synthesis.Prior, *, seed: int = 0) -> Samples:
-    """z from its prior, then u and its length from p(u, K | z), then the mel."""
+    """z from its prior, then K from p(K) and u from p(u | K, z), then the mel."""
     drawn = []
     for start in range(0, n, BATCH_SAMPLES):
         seeds = [synthesis.item_seed(seed, i) for i in range(start, min(n, start + BATCH_SAMPLES))]

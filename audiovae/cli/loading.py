@@ -21,6 +21,9 @@ def model_folder(path: Path) -> Path:
         CheckpointError: no such folder, or no model in it.
     """
     if (path / "config.json").is_file() and (path / "model.safetensors").is_file():
+        from audiovae.training.checkpoint import require_sound
+
+        require_sound(path)
         return path
     if not path.is_dir():
         raise CheckpointError(
@@ -30,6 +33,11 @@ def model_folder(path: Path) -> Path:
     from audiovae.training.checkpoint import latest_model
 
     return latest_model(path)
+
+
+def run_folder(path: Path) -> Path:
+    """Where outputs go by default: the run's folder, not a checkpoint, which is removed in time."""
+    return path.parent.parent if path.parent.name == "checkpoints" else path
 
 
 def pick_device(name: str | None) -> torch.device:
@@ -44,8 +52,8 @@ def pick_device(name: str | None) -> torch.device:
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.empty(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
             f"--device {name}: {reason}. Wanted cpu or a device of this machine"

@@ -32,3 +32,8 @@ def run() -> None:
     except (OSError, MemoryError) as error:  # disk full, no permission, a file where a folder goes
         sys.stderr.write(f"audiovae: {str(error) or 'out of memory'}\n")
         raise SystemExit(ResourceError.exit_code) from None
+    except RuntimeError as error:
+        if not any(words in str(error) for words in ("out of memory", "can't allocate memory")):
+            raise
+        sys.stderr.write(f"audiovae: {str(error).splitlines()[0]}\n")  # torch's, of any device
+        raise SystemExit(ResourceError.exit_code) from None

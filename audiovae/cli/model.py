@@ -29,7 +29,12 @@ def train(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file; the defaults without")] = None,
     num_processes: Annotated[
-        int, typer.Option("--num_processes", min=1, help="on CPU cores; GPUs: accelerate launch")
+        int,
+        typer.Option(
+            "--num_processes",
+            min=1,
+            help="processes, on CPU cores; for GPUs: accelerate launch -m audiovae",
+        ),
     ] = 1,
 ) -> None:
     """Train a model, or go on where an interrupted run stopped."""
@@ -60,7 +65,7 @@ def evaluate(
         int | None, typer.Option(min=1, help="so many utterances, by the seed")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="EXP_DIR/eval/SET without")] = None,
-    seed: Annotated[int, typer.Option(help="of all draws")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="of all draws")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; the best without")] = None,
 ) -> None:
     """Measure a model on held-out utterances: metrics.json, utt.tsv, report.md, plots."""
@@ -68,7 +73,13 @@ def evaluate(
 
     from audiovae.analysis.evaluation import evaluate as run
     from audiovae.analysis.report import tables
-    from audiovae.cli.loading import load_model, load_vocoder_for, model_folder, pick_device
+    from audiovae.cli.loading import (
+        load_model,
+        load_vocoder_for,
+        model_folder,
+        pick_device,
+        run_folder,
+    )
     from audiovae.data.archive import FeatureArchive
 
     where = pick_device(device)
@@ -76,7 +87,7 @@ def evaluate(
     test, train_set = FeatureArchive(dump / dataset), FeatureArchive(dump / "train")
     renderer = load_vocoder_for(model, vocoder, where)
     values = run(
-        model, test, train_set, out or exp_dir / "eval" / dataset,
+        model, test, train_set, out or run_folder(exp_dir) / "eval" / dataset,
         vocoder=renderer, data_dir=data, seed=seed, limit=limit,
     )  # fmt: skip
     Console().print(*tables(values))

@@ -49,7 +49,7 @@ def synthesize(
     latent: Annotated[
         Literal["mean", "sample"], typer.Option(help="centre of the posterior, or a draw")
     ] = "mean",
-    temperature: Annotated[float, typer.Option(min=0, help="of every draw")] = 1.0,
+    temperature: Annotated[float, typer.Option(min=0, max=10, help="of every draw")] = 1.0,
     prior: Annotated[Literal["normal", "fitted"], typer.Option(help="of z")] = "normal",
     mode: Annotated[
         Literal["morph", "shared_noise", "hold"],
@@ -57,7 +57,7 @@ def synthesize(
     ] = "morph",
     dim: Annotated[int, typer.Option(min=0, help="of z, to traverse")] = 0,
     max_seconds: Annotated[
-        float, typer.Option("--max_seconds", min=0.1, help="longest draw of the prior")
+        float, typer.Option("--max_seconds", min=0.1, max=3600, help="longest draw of the prior")
     ] = 20.0,
     tempo: Annotated[float, typer.Option(min=0.25, max=4, help="2 is twice as fast")] = 1.0,
     vocoder: Annotated[str | None, typer.Option(help="instead of the config's")] = None,
@@ -79,7 +79,18 @@ def synthesize(
     demo makes all of them from a few utterances of the set, with plots and a page to listen.
     """
     _refuse_unread(context, operation)
-    from audiovae.cli.loading import load_model, load_vocoder_for, model_folder, pick_device
+    if operation in ("transfer", "interpolate") and utt_id and wav:
+        raise ConfigError(
+            f"{operation}: the order of inputs counts, and --utt_id and --wav have none between "
+            f"them. Give inputs of one kind; transfer takes the other's voice by --voice"
+        )
+    from audiovae.cli.loading import (
+        load_model,
+        load_vocoder_for,
+        model_folder,
+        pick_device,
+        run_folder,
+    )
     from audiovae.data.archive import FeatureArchive
     from audiovae.jobs import Inputs, Request, plan
     from audiovae.rendering import OutputFolder, Renderer, read_origin
@@ -97,20 +108,24 @@ def synthesize(
     inputs = Inputs(model, archive)
     sounder = load_vocoder_for(model, vocoder, where)
     folder = OutputFolder(
-        out or exp_dir / "synth", read_origin(weights, sounder.name, model.feature), float32=float32
+        out or run_folder(exp_dir) / "synth",
+        read_origin(weights, sounder.name, model.feature),
+        float32=float32,
     )
     renderer = Renderer(
         model=model, vocoder=sounder, folder=folder, batch_size=batch_size, tempo=tempo,
         save_latents=save_latents,
     )  # fmt: skip
-    if operation == "demo":
-        from audiovae.analysis.demo import demonstrate
+    try:
+        if operation == "demo":
+            from audiovae.analysis.demo import demonstrate
 
-        _log.info("listen and look: %s", demonstrate(inputs, renderer, request))
-    else:
-        for _ in renderer.render(plan(operation, inputs, request)):
-            pass
-    folder.finish()
+            _log.info("listen and look: %s", demonstrate(inputs, renderer, request))
+        else:
+            for _ in renderer.render(plan(operation, inputs, request)):
+                pass
+    finally:  # what is written stands in the manifest, however it ends
+        folder.finish()
     _report(folder, max_seconds)
 
 

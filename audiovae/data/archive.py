@@ -56,6 +56,8 @@ class FeatureArchive:
                 )
             if utt_id not in frames or not frames[utt_id].value.isdecimal():
                 raise DataDirError(f"{where}: no frame count in utt2num_frames; extract again")
+            if utt_id not in speakers:
+                raise DataDirError(f"{where}: no speaker in utt2spk; extract again")
             self._offsets[utt_id] = int(offset)
             self.num_frames[utt_id] = int(frames[utt_id].value)
         kaldi_dir.raise_if(problems)

@@ -61,7 +61,10 @@ class FrameBudgetSampler:
         processes: int = 1,
     ) -> None:
         if len(num_frames) < processes:
-            raise DataDirError(f"{len(num_frames)} utterances for {processes} processes")
+            raise DataDirError(
+                f"{len(num_frames)} utterances to train on, for {processes} processes: "
+                f"give at most --num_processes {len(num_frames)}"
+            )
         self.num_frames = np.asarray(num_frames)
         self.frames, self.utterances = frames, utterances
         self.seed, self.epoch, self.start = seed, epoch, start

@@ -111,7 +111,8 @@ def extract(
 
     work = dump / ".shards"
     work.mkdir(parents=True, exist_ok=True)
-    (dump / "feature.json").unlink(missing_ok=True)  # its absence says: not finished
+    for name in ("feature.json", "stats.json"):  # the first's absence says: not finished
+        (dump / name).unlink(missing_ok=True)
     _extract_shards(shards, names, work, config, nj, on_progress)
     report = _merge(data, dump, [work / name for name in names])
     values = {"inputs": fingerprint, **dataclasses.asdict(report)}
@@ -266,7 +267,6 @@ def _merge(data: DataDir, dump: Path, shards: list[Path]) -> ExtractReport:
             skipped |= shard[1]
             with path.with_suffix(".ark").open("rb") as part:
                 shutil.copyfileobj(part, whole)
-    joined.replace(dump / "feats.ark")
     tsv = "".join(f"{utt_id}\t{skipped[utt_id]}\n" for utt_id in sorted(skipped))
     write_text(dump / "skipped.tsv", tsv)
     if not done:
@@ -275,6 +275,7 @@ def _merge(data: DataDir, dump: Path, shards: list[Path]) -> ExtractReport:
             f"{data.path}: none of {len(skipped)} utterances could be used "
             f"(first: {first[0]}: {first[1]}); see {dump / 'skipped.tsv'}"
         )
+    joined.replace(dump / "feats.ark")
     write_table(dump / "feats.scp", {d.utt_id: f"feats.ark:{d.offset}" for d in done})
     write_table(dump / "utt2num_frames", {d.utt_id: str(d.num_frames) for d in done})
     segments = {d.utt_id: Segment(data.segment(d.utt_id).reco_id, d.start, d.end) for d in done}

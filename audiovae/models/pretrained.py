@@ -16,7 +16,7 @@ from audiovae.config_file import config_from_dict, config_to_dict
 from audiovae.errors import CheckpointError, ConfigError
 from audiovae.models.vae import AudioVAE
 
-FORMAT = 1
+FORMAT = 2  # 2: the prior draws the length first
 FILES = ("config.json", "model.safetensors")
 
 
@@ -83,7 +83,10 @@ def read_config(folder: Path) -> Config:
         raise CheckpointError(f"{path}: not readable as JSON: {error}") from error
     found = values.get("format") if isinstance(values, dict) else None
     if found != FORMAT:
-        raise CheckpointError(f"{path}: format {found!r}, wanted {FORMAT}")
+        raise CheckpointError(
+            f"{path}: format {found!r}, wanted {FORMAT}: made by another version of audiovae. "
+            f"Use that version, or train again with another --exp"
+        )
     try:
         return config_from_dict(values.get("audiovae"), str(path))
     except ConfigError as error:

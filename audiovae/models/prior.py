@@ -166,7 +166,7 @@ class LocalPrior(nn.Module):
         return torch.cat([hidden, z.unsqueeze(1).expand(-1, hidden.shape[1], -1)], -1)
 
     def _next_u(self, hidden: Tensor, z: Tensor) -> tuple[Tensor, Gaussian]:
-        """Log weights (B, K, C) and components (B, K, C, U) of p(u_k | u_<k, z)."""
+        """Log weights (B, K, C) and components (B, K, C, U) of p(u_k | u_<k, K, z)."""
         out = self.next(self._with_z(hidden, z)).unflatten(-1, (self.mixtures, -1))
         mean, logvar = out[..., 1 : self.u_dim + 1], out[..., self.u_dim + 1 :]
         std = (0.5 * logvar.clamp(LOGVAR_MIN, LOGVAR_MAX)).exp()

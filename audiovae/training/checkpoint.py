@@ -22,13 +22,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from audiovae.config import Config
 from audiovae.errors import CheckpointError
 from audiovae.models import pretrained
 from audiovae.models.vae import AudioVAE
 from audiovae.training.losses import Objective
 
 _log = logging.getLogger(__name__)
-FORMAT = 1
+FORMAT = 2
+# Settings that no tensor shows, and that change what the tensors mean.
+_FIXED = ("encoder.heads", "latent.u_stride", "latent.instance_norm", "latent.u_std_floor",
+          "decoder.rate_bias")  # fmt: skip
 _NAME = re.compile(r"step-(\d{8,})(\.old)?")
 
 
@@ -72,7 +76,10 @@ def save(
     temporary.rename(final)
     _sync(folder)
     shutil.rmtree(aside, ignore_errors=True)
-    for path in _all(folder)[keep:]:
+    known = _all(folder)
+    newer = known[: known.index(final)]  # passed over when this run went on from an older one
+    older = known[known.index(final) + 1 :]
+    for path in (*(p for p in newer if _fault(p)), *older[max(0, keep - 1) :]):
         shutil.rmtree(path)
     return final
 
@@ -86,16 +93,18 @@ def load(
         CheckpointError: keys or shapes that are not those of the config; nothing is changed then.
         FeatureMismatchError: made from features of another mel contract.
     """
-    model.feature.require_same(pretrained.read_config(folder).feature, "the config", str(folder))
+    made = pretrained.read_config(folder)
+    model.feature.require_same(made.feature, "the config", str(folder))
     try:
         found = load_file(folder / "model.safetensors")
         objective_tensors = load_file(folder / "objective.safetensors")
         optimizer_tensors = load_file(folder / "optimizer.safetensors")
         state = json.loads((folder / "state.json").read_text("utf-8"))
-        progress = Progress(**state["progress"])
+        progress, multipliers = Progress(**state["progress"]), state["multipliers"]
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder}: damaged: {error}") from error
     try:
+        _require_same_function(model.config, made, folder)
         pretrained.require_fit(model.state_dict(), found, folder / "model.safetensors")
         pretrained.require_fit(
             objective.state_dict(), objective_tensors, folder / "objective.safetensors"
@@ -107,7 +116,7 @@ def load(
         ) from error
     model.load_state_dict(found)
     objective.load_state_dict(objective_tensors)
-    objective.load_multipliers(state["multipliers"])
+    objective.load_multipliers(multipliers)
     _load_optimizer(optimizer, optimizer_tensors)
     return progress
 
@@ -146,11 +155,28 @@ def _all(folder: Path) -> list[Path]:
     )
 
 
+def require_sound(path: Path) -> None:
+    """Refuse a checkpoint folder that does not verify; other model folders have no manifest."""
+    if (path / "manifest.json").is_file() and (fault := _fault(path)):
+        raise CheckpointError(f"{path}: {fault}. Give the run's folder to use the newest sound one")
+
+
+def _require_same_function(config: Config, made: Config, folder: Path) -> None:
+    differing = []
+    for name in _FIXED:
+        section, field = name.split(".")
+        wanted, found = (getattr(getattr(c, section), field) for c in (config, made))
+        if wanted != found:
+            differing.append(f"{name}: the checkpoint has {found}, the config {wanted}")
+    if differing:
+        raise CheckpointError(f"{folder}: does not fit its config\n  " + "\n  ".join(differing))
+
+
 def _fault(path: Path) -> str | None:
     try:
         manifest = json.loads((path / "manifest.json").read_text("utf-8"))
         if manifest["format"] != FORMAT:
-            return f"format {manifest['format']!r}, wanted {FORMAT}"
+            return f"format {manifest['format']!r}, wanted {FORMAT}: made by another audiovae"
         for name, wanted in manifest["files"].items():
             if Path(name).name != name or not (path / name).is_file():
                 return f"{name} is missing"

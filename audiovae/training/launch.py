@@ -16,6 +16,8 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from audiovae.errors import ResourceError
+
 GRACE_SECONDS = 60  # for a process that was told to stop, to save
 
 
@@ -39,6 +41,12 @@ def launch(num_processes: int, arguments: Sequence[str]) -> None:
         elastic_launch(config, sys.executable)("-m", "audiovae", *arguments)
     except ChildFailedError as error:
         _, first = error.get_first_failure()
-        raise SystemExit(first.exitcode if first.exitcode > 0 else 128 - first.exitcode) from None
+        if first.exitcode > 0:
+            raise SystemExit(first.exitcode) from None
+        raise ResourceError(
+            f"process {first.local_rank} of {num_processes} was killed by signal {-first.exitcode} "
+            f"(9: often for want of memory). The same command goes on from the last checkpoint; "
+            f"fewer --num_processes or a lower data.batch_frames take less memory"
+        ) from None
     except SignalException as caught:
         raise SystemExit(128 + caught.sigval) from None

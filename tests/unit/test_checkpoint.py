@@ -216,8 +216,43 @@ def test_weights_that_are_not_finite_are_refused(two: Path, config: Config) -> N
 
 def test_the_manifest_names_its_files(two: Path) -> None:
     manifest = json.loads((two / "step-00000002" / "manifest.json").read_text())
-    assert (manifest["format"], manifest["step"]) == (1, 2)
+    assert (manifest["format"], manifest["step"]) == (checkpoint.FORMAT, 2)
     assert sorted(manifest["files"]) == sorted(set(FILES) - {"manifest.json"})
     manifest["files"]["../step-00000001/model.safetensors"] = {}
     (two / "step-00000002" / "manifest.json").write_text(json.dumps(manifest))
     assert checkpoint.latest(two) == two / "step-00000001"
+
+
+def test_a_damaged_newer_one_is_not_kept_in_place_of_a_sound_one(
+    trained: Trainee, tmp_path: Path
+) -> None:
+    """The run went on from step 100, because 200 was damaged, and saves on its way there."""
+    folder = tmp_path / "checkpoints"
+    trained.save(folder, 100)
+    damaged = trained.save(folder, 200)
+    (damaged / "state.json").write_text("{}")
+    assert trained.save(folder, 150, keep=1) == folder / "step-00000150"
+    assert [path.name for path in folder.iterdir()] == ["step-00000150"]
+    trained.save(folder, 160, keep=2)
+    assert sorted(path.name[-3:] for path in folder.iterdir()) == ["150", "160"]
+
+
+@pytest.mark.parametrize("change", ["latent.u_stride=1", "decoder.rate_bias=false"])
+def test_a_setting_that_no_tensor_shows_is_refused(
+    change: str, two: Path, small_config: SmallConfig
+) -> None:
+    """All shapes fit, and the same tensors mean another function."""
+    other = Trainee(small_config(
+        "feature.n_mels=12", "latent.u_adversary=1", "latent.u_capacity=10", change
+    ), seed=1)  # fmt: skip
+    before = other.weights()
+    with pytest.raises(CheckpointError, match=change.split("=")[0]):
+        other.load(two / "step-00000002")
+    assert same(other.weights(), before)
+
+
+def test_a_damaged_checkpoint_is_refused_by_name_too(two: Path) -> None:
+    checkpoint.require_sound(two / "step-00000002")
+    (two / "step-00000002" / "state.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"state\.json is damaged"):
+        checkpoint.require_sound(two / "step-00000002")

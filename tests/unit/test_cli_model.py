@@ -36,6 +36,7 @@ from audiovae.errors import (
 )
 from audiovae.models.vae import AudioVAE
 from audiovae.rendering import read_manifest
+from audiovae.training import checkpoint
 
 Run = Callable[..., Result]
 
@@ -59,7 +60,8 @@ def world(small_config: Callable[..., Config], tmp_path_factory: pytest.TempPath
     with torch.no_grad():
         model.prior.length.place.fill_(2.0)
     model.save_pretrained(root / "model")
-    (root / "model" / "manifest.json").write_text('{"step": 12}')
+    manifest = {"format": checkpoint.FORMAT, "step": 12, "files": {}}
+    (root / "model" / "manifest.json").write_text(json.dumps(manifest))
     return root
 
 
@@ -99,7 +101,7 @@ def test_help_does_not_import_torch() -> None:
             [f"voice0-0.voice1-1.interpolate.morph.{i:02d}.wav" for i in range(2)],
         ),
         (
-            ["transfer", "--utt_id", "voice0-0", "--wav", "voice1-3.wav"],
+            ["transfer", "--utt_id", "voice0-0", "--voice", "voice1-3.wav"],
             ["voice0-0.transfer.voice1-3.wav"],
         ),
         (
@@ -145,7 +147,6 @@ def test_float_wav_is_float(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_run_gives_its_newest_whole_checkpoint(run: Run, world: Path, tmp_path: Path) -> None:
-    from audiovae.training import checkpoint
 
     model = AudioVAE.from_pretrained(world / "model")
     for step in (10, 20):
@@ -178,6 +179,8 @@ def test_a_run_gives_its_newest_whole_checkpoint(run: Run, world: Path, tmp_path
         (["model", "sample", "--voice", "no.wav"], ConfigError, "'no.wav'"),
         (["model", "transfer", "--wav", "no.wav", "--voice", "voice0-0.wav"], DataDirError,
          "no.wav"),
+        (["model", "transfer", "--wav", "a.wav", "--utt_id", "b"], ConfigError,
+         "the order of inputs counts"),
         (["model", "sample", "--device", "abacus"], ConfigError, "--device abacus"),
         (["model", "sample", "--vocoder", "nothing"], VocoderError, "nothing"),
         (["model", "reconstruct", "--dump", "dump", "--set", "dev"], DataDirError, "feature.json"),
