@@ -67,7 +67,7 @@ class _Walk:
         return self.tree.folder / name
 
     def _folder(self, name: str, status: os.stat_result) -> None:
-        """This folder and, link by link later, what hangs below it."""
+        """A folder and all below it; the links met are kept for later."""
         todo = [(name, status)]
         while todo:
             name, status = todo.pop()
@@ -81,11 +81,11 @@ class _Walk:
                     if child.is_symlink():
                         self.links.append(below)
                     elif child.is_dir():
-                        todo.append((below, child.stat()))
+                        todo.append((below, self._full(below).stat()))
                     else:
-                        self._file(below, child.stat())
+                        self._file(below, self._full(below).stat())
             except OSError as error:
-                message = f"not readable: {error.strerror or error}; give yourself the right to"
+                message = f"not readable: {error.strerror or error}; make it so, or move it away"
                 where = printable(self._full(name))
                 self.problems.append(Problem(where, 0, "unreadable folder", message))
 
