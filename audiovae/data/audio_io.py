@@ -180,7 +180,9 @@ def _sound_file(path: Path, file: BinaryIO) -> Iterator[Any]:
             _check_header(path, sound.samplerate, sound.channels, sound.frames)
             yield sound
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
-        raise DataDirError(f"{path}: not readable as audio: {error}") from error
+        # libsndfile's own words; soundfile puts the file object before them.
+        reason = getattr(error, "error_string", error)
+        raise DataDirError(f"{path}: not readable as audio: {reason}") from error
 
 
 def _av_header(path: Path, file: BinaryIO) -> tuple[int, int, int]:
@@ -231,9 +233,7 @@ def _span(path: Path, rate: int, start: float, end: float | None, total: int) ->
     return first, min(last, total)
 
 
-def _sound_blocks(
-    path: Path, sound: Any, start: float, end: float | None
-) -> Iterator[np.ndarray]:
+def _sound_blocks(path: Path, sound: Any, start: float, end: float | None) -> Iterator[np.ndarray]:
     # A stream without a length reports 2^63 - 1 frames: count what comes instead.
     first, last = _span(path, sound.samplerate, start, end, sound.frames)
     if first:

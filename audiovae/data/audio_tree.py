@@ -95,12 +95,12 @@ class _Walk:
             status = path.stat()
         except OSError as error:  # broken, or links in a circle
             if self._is_audio(name):
-                self.tree.skipped[name] = f"a link to nothing: {error.strerror or error}"
+                self.tree.skipped[name] = f"broken link: {error.strerror or error}"
             return
         if not stat.S_ISDIR(status.st_mode):
             self._file(name, status)
         elif self.tree.folder.resolve().is_relative_to(path.resolve()):
-            self.tree.skipped[name] = "a link to a folder that it is in itself"
+            self.tree.skipped[name] = "link loop: it leads to a folder that it is in"
         else:
             self._folder(name, status)
 
@@ -117,7 +117,7 @@ class _Walk:
         first = self.seen.setdefault((status.st_dev, status.st_ino), name)
         if first == name:
             return False
-        self.tree.skipped[name] = f"the same as '{printable(first) or '.'}'"
+        self.tree.skipped[name] = f"duplicate: the same as '{printable(first) or '.'}'"
         return True
 
     def _is_audio(self, name: str) -> bool:
@@ -131,9 +131,11 @@ def _fault(path: Path, status: os.stat_result) -> str:
     if status.st_size == 0:
         return "empty file, 0 bytes"
     if path.suffix.lower() in _UNREAD:
-        return f"{path.suffix} is not read; convert it: ffmpeg -i FILE{path.suffix} FILE.flac"
+        return (
+            f"format: {path.suffix} is not read; convert it: ffmpeg -i FILE{path.suffix} FILE.flac"
+        )
     try:
         text = os.fsencode(path).decode("utf-8")
     except UnicodeDecodeError:
-        return "its name is not UTF-8; rename it"
-    return "its name has a line break or a NUL; rename it" if set(text) & set("\n\r\0") else ""
+        return "file name: not UTF-8; rename it"
+    return "file name: a line break in it; rename it" if set(text) & set("\n\r") else ""

@@ -68,7 +68,9 @@ class CorpusReport:
     @property
     def parts(self) -> dict[str, Total]:
         """train, dev and test."""
-        parts = sorted({u.part for u in self.utterances.values()}, key=("train", "dev", "test").index)
+        parts = sorted(
+            {u.part for u in self.utterances.values()}, key=("train", "dev", "test").index
+        )
         return {p: _total(u for u in self.utterances.values() if u.part == p) for p in parts}
 
     @property
@@ -112,7 +114,11 @@ class CorpusReport:
             "seconds": self.total.seconds,
             "sets": {part: vars(total) for part, total in self.parts.items()},
             "speakers": {
-                speaker: {"utterances": t.utterances, "seconds": t.seconds, "with_text": t.with_text}
+                speaker: {
+                    "utterances": t.utterances,
+                    "seconds": t.seconds,
+                    "with_text": t.with_text,
+                }
                 for speaker, t in self.speakers.items()
             },
             "sample_rates": self.count("sample_rate"),

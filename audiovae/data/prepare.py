@@ -197,7 +197,9 @@ def _check_tree(tree: AudioTree, problems: list[Problem]) -> None:
     folder = printable(tree.folder)
     if not tree.files and not tree.skipped:
         others = ", ".join(f"{n} {suffix or 'without suffix'}" for suffix, n in tree.others.items())
-        message = f"no audio in it (found: {others or 'nothing'}), wanted {' '.join(sorted(SUFFIXES))}"
+        message = (
+            f"no audio in it (found: {others or 'nothing'}), wanted {' '.join(sorted(SUFFIXES))}"
+        )
         problems.append(Problem(folder, 0, "audio", message))
     special = [file for file in tree.files if av_audio.is_av(Path(file))]
     if special and not av_audio.is_installed():
