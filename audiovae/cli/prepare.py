@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from audiovae.data.split import DEV, TEST
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -36,10 +38,13 @@ def prepare(
     split: Annotated[
         Literal["utterance", "speaker"], typer.Option(help="what is not in two sets")
     ] = "utterance",
-    test: Annotated[int, typer.Option(help="per mille for the test set, by hash; 0 for none")] = 80,
-    dev: Annotated[int, typer.Option(help="per mille for the dev set, by hash; 0 for none")] = 40,
+    test: Annotated[
+        int, typer.Option(help="per mille for the test set, by hash; 0 for none")
+    ] = TEST,
+    dev: Annotated[int, typer.Option(help="per mille for the dev set, by hash; 0 for none")] = DEV,
     min_seconds: Annotated[
-        float | None, typer.Option("--min_seconds", help="skip shorter files; data.min_seconds")
+        float | None,
+        typer.Option("--min_seconds", min=0, help="skip shorter files; data.min_seconds without"),
     ] = None,
     nj: Annotated[int | None, typer.Option(min=1, help="parallel jobs; all cores without")] = None,
 ) -> None:

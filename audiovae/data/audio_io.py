@@ -83,7 +83,8 @@ def decode(
     """
     blocks: list[np.ndarray] = []
     rate = 0
-    for block, rate in stream(path, start=start, end=end):
+    for block, its_rate in stream(path, start=start, end=end):
+        rate = its_rate
         blocks.append(mix_down(block))
     wave = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
     _check_signal(Path(path), wave)

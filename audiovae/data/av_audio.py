@@ -1,4 +1,4 @@
-"""Audio libsndfile does not know, by PyAV (the extra `formats`): raw G.722, and AAC in m4a or aac."""
+"""Audio that libsndfile does not know, by PyAV (the extra `formats`): G.722, AAC in m4a, aac."""
 
 from __future__ import annotations
 

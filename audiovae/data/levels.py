@@ -43,7 +43,8 @@ def measure(path: str | Path) -> Levels:
     """
     rate = channels = num_samples = not_finite = clipped = 0
     peak = mixed_peak = energy = 0.0
-    for block, rate in audio_io.stream(path):
+    for block, its_rate in audio_io.stream(path):
+        rate = its_rate
         loud = np.abs(block)
         if not np.isfinite(loud.max(initial=0.0)):
             not_finite += int(np.sum(~np.isfinite(block)))
@@ -65,7 +66,7 @@ def _in_runs(at_full_scale: np.ndarray) -> int:
     if len(at_full_scale) < _CLIPPED_RUN or not at_full_scale.any():
         return 0
     windows = np.lib.stride_tricks.sliding_window_view(at_full_scale, _CLIPPED_RUN, axis=0)
-    starts = windows.all(-1)
+    starts = np.asarray(windows.all(-1))
     inside = np.zeros_like(at_full_scale)
     for shift in range(_CLIPPED_RUN):
         inside[shift : shift + len(starts)] |= starts

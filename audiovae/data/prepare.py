@@ -258,9 +258,11 @@ def _check_parts(folder: Path, keys: set[str], split: SplitBy, test: int, dev: i
     if not empty:
         return
     shares = shares_that_fill(keys, test=test, dev=dev)
-    advice = f"give other shares, in per mille: --test {shares[0]} --dev {shares[1]}"
-    if shares is None:
-        advice = "use --split utterance" if split == "speaker" else "add audio"
+    if shares:
+        advice = f"give other shares, in per mille: --test {shares[0]} --dev {shares[1]}"
+    else:
+        way = "take --split utterance" if split == "speaker" else "add audio"
+        advice = f"{way}, or make no such set: --test 0 --dev 0"
     raise DataDirError(
         f"{printable(folder)}: {' and '.join(empty)} would be empty: "
         f"{len(keys)} {split}s split by hash with --test {test} --dev {dev}; {advice}"

@@ -142,7 +142,10 @@ def _read_metadata(path: Path, problems: list[Problem]) -> dict[str, Entry]:
             continue
         key, *texts = (part.strip() for part in line.split("|"))
         if not key or not 1 <= len(texts) <= 2:
-            message = f"{len(texts) + 1} fields, wanted ID|TEXT or ID|TEXT|NORMALISED TEXT"
+            message = (
+                f"{len(texts) + 1} fields, wanted ID|TEXT or ID|TEXT|NORMALISED (if it is no table "
+                f"of transcripts, rename it, or name another with --text)"
+            )
             problems.append(Problem(printable(path), number, "fields", message))
         elif key in entries:
             message = f"'{key}' twice (duplicate of line {entries[key].line}); keep one"

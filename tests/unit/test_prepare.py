@@ -313,6 +313,11 @@ def test_an_empty_set_is_refused_with_shares_that_work(tmp_path: Path) -> None:
     assert all(data.utt_ids for data in sets(tmp_path / "data").values())
 
 
+def test_two_speakers_are_too_few_for_three_sets(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataDirError, match="2 speakers split by hash .* --split utterance"):
+        run(corpus, tmp_path / "data", split="speaker")
+
+
 def test_shares_that_fill_do_so_for_any_keys() -> None:
     rng = np.random.default_rng(1)
     for _ in range(200):
