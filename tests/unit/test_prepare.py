@@ -314,7 +314,7 @@ def test_an_empty_set_is_refused_with_shares_that_work(tmp_path: Path) -> None:
 
 
 def test_two_speakers_are_too_few_for_three_sets(corpus: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataDirError, match="2 speakers split by hash .* --split utterance"):
+    with pytest.raises(DataDirError, match=r"2 speakers split by hash .* --split utterance"):
         run(corpus, tmp_path / "data", split="speaker")
 
 
