@@ -21,16 +21,17 @@ def part_of(key: str, *, test: int = TEST, dev: int = DEV) -> str:
 
 
 def shares_that_fill(keys: Iterable[str], *, test: int, dev: int) -> tuple[int, int] | None:
-    """Shares for test and dev, near those wanted, that leave no part empty; None if none do."""
+    """Shares near those wanted that leave no set empty; None if none do. A share of 0 stays 0."""
     places = sorted({_place(key) for key in keys})
-    if len(places) < len(PARTS):
-        return None
-    test = max(test, places[0] + 1)
-    if rest := [place for place in places if place >= test]:
-        dev = max(dev, rest[0] + 1 - test)
-        if rest[-1] >= test + dev:
-            return test, dev
-    return places[0] + 1, places[1] - places[0]  # one key each, the rest to train
+    for wanted in ((test, dev), (min(test, 1), min(dev, 1))):  # the second: one key each
+        shares: list[int] = []
+        for share in wanted:
+            begin = sum(shares)
+            first = next((place for place in places if place >= begin), begin)
+            shares.append(max(share, first + 1 - begin) if share else 0)
+        if places and places[-1] >= sum(shares):
+            return shares[0], shares[1]
+    return None
 
 
 def _place(key: str) -> int:

@@ -327,6 +327,8 @@ def test_shares_that_fill_do_so_for_any_keys() -> None:
             parts = {part_of(key, test=shares[0], dev=shares[1]) for key in keys}
             assert parts == {"train", "dev", "test"}
     assert shares_that_fill(["a", "b", "a"], test=80, dev=40) is None
+    without_test = shares_that_fill(["a", "b"], test=0, dev=1)
+    assert without_test and without_test[0] == 0
 
 
 @pytest.mark.parametrize(
