@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from audiovae.cli import data, model
+from audiovae.cli import data, model, prepare
 from audiovae.errors import AudioVAEError, ResourceError
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+prepare.register(app)
 data.register(app)
 model.register(app)
 

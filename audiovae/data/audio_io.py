@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from audiovae.data import av_audio
 from audiovae.data.atomic import atomic_path
 from audiovae.errors import DataDirError
 
@@ -21,7 +22,6 @@ QUIETEST = 1e-5  # root mean square below it is silence (-100 dB)
 _BLOCK = 1 << 16  # samples decoded at a time
 _RATES = (1_000, 384_000)  # Hz
 _MOST_CHANNELS = 16
-_G722_RATE = 16_000  # Hz; 64 kbit/s, so one byte is two samples
 # Data sizes that programs write when they stream and cannot know the length.
 _STREAMED = (0, 0x7FFFFFFF, 0x7FFFF000, 0x80000000, 0xFFFFFFFF)
 
@@ -43,8 +43,8 @@ def probe(path: str | Path) -> AudioInfo:
     """
     path = Path(path)
     with _opened(path) as file:
-        if path.suffix.lower() == ".g722":
-            return AudioInfo(_G722_RATE, 1, 2 * path.stat().st_size)
+        if av_audio.is_av(path):
+            return AudioInfo(*_av_header(path, file))
         with _sound_file(path, file) as sound:
             return AudioInfo(sound.samplerate, sound.channels, sound.frames)
 
@@ -55,7 +55,7 @@ def read_audio(
     """Decode a file or a part of it, mix down to mono and resample.
 
     Args:
-        path: anything libsndfile knows, or raw `.g722` (needs the extra `formats`).
+        path: anything libsndfile knows; `.m4a`, `.aac` and raw `.g722` need the extra `formats`.
         sample_rate: wanted, Hz.
         start: seconds.
         end: seconds; None is the end of the file.
@@ -81,15 +81,40 @@ def decode(
     Raises:
         DataDirError: the file cannot be used: missing, cut short, silent, not finite, ...
     """
+    blocks: list[np.ndarray] = []
+    rate = 0
+    for block, its_rate in stream(path, start=start, end=end):
+        rate = its_rate
+        blocks.append(mix_down(block))
+    wave = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
+    _check_signal(Path(path), wave)
+    return wave, rate
+
+
+def stream(
+    path: str | Path, *, start: float = 0.0, end: float | None = None
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Decode a file or a part of it block by block: (n, C) float32, and the sample rate in Hz.
+
+    Raises:
+        DataDirError: the file cannot be decoded; what the samples are is not looked at.
+    """
     path = Path(path)
     with _opened(path) as file:
-        if path.suffix.lower() == ".g722":
-            wave, rate = _decode_g722(path, file, start, end), _G722_RATE
+        if av_audio.is_av(path):
+            rate, _, total = _av_header(path, file)
+            first, last = _span(path, rate, start, end, total)
+            for block in av_audio.read_blocks(path, file, first, last):
+                yield block, rate
         else:
             with _sound_file(path, file) as sound:
-                wave, rate = _decode_sound(path, sound, start, end), sound.samplerate
-    _check_signal(path, wave)
-    return wave, rate
+                for block in _sound_blocks(path, sound, start, end):
+                    yield block, sound.samplerate
+
+
+def mix_down(block: np.ndarray) -> np.ndarray:
+    """(n, C) to (n,): the mean of the channels."""
+    return block[:, 0] if block.shape[1] == 1 else block.mean(1)
 
 
 def resample(wave: np.ndarray, rate: int, wanted: int) -> np.ndarray:
@@ -153,16 +178,28 @@ def _sound_file(path: Path, file: BinaryIO) -> Iterator[Any]:
     _check_riff_size(path, file)
     try:
         with soundfile.SoundFile(file) as sound:
-            low, high = _RATES
-            if not low <= sound.samplerate <= high:
-                raise DataDirError(f"{path}: {sound.samplerate} Hz, wanted {low} to {high} Hz")
-            if sound.channels > _MOST_CHANNELS:
-                raise DataDirError(f"{path}: {sound.channels} channels, wanted 1 to 16")
-            if sound.frames <= 0:
-                raise DataDirError(f"{path}: no samples in it (0 frames)")
+            _check_header(path, sound.samplerate, sound.channels, sound.frames)
             yield sound
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
-        raise DataDirError(f"{path}: not readable as audio: {error}") from error
+        # libsndfile's own words; soundfile puts the file object before them.
+        reason = getattr(error, "error_string", error)
+        raise DataDirError(f"{path}: not readable as audio: {reason}") from error
+
+
+def _av_header(path: Path, file: BinaryIO) -> tuple[int, int, int]:
+    header = av_audio.read_header(path, file)
+    _check_header(path, *header)
+    return header
+
+
+def _check_header(path: Path, rate: int, channels: int, num_samples: int) -> None:
+    low, high = _RATES
+    if not low <= rate <= high:
+        raise DataDirError(f"{path}: {rate} Hz, wanted {low} to {high} Hz")
+    if channels > _MOST_CHANNELS:
+        raise DataDirError(f"{path}: {channels} channels, wanted 1 to {_MOST_CHANNELS}")
+    if num_samples <= 0:
+        raise DataDirError(f"{path}: no samples in it (0 frames)")
 
 
 def _check_riff_size(path: Path, file: BinaryIO) -> None:
@@ -197,59 +234,39 @@ def _span(path: Path, rate: int, start: float, end: float | None, total: int) ->
     return first, min(last, total)
 
 
-def _decode_sound(path: Path, sound: Any, start: float, end: float | None) -> np.ndarray:
+def _sound_blocks(path: Path, sound: Any, start: float, end: float | None) -> Iterator[np.ndarray]:
     # A stream without a length reports 2^63 - 1 frames: count what comes instead.
     first, last = _span(path, sound.samplerate, start, end, sound.frames)
     if first:
         sound.seek(first)
-    blocks: list[np.ndarray] = []
     left = last - first
     while left > 0:
         block = sound.read(min(left, _BLOCK), dtype="float32", always_2d=True)
         if not len(block):
             break
-        blocks.append(block[:, 0] if sound.channels == 1 else block.mean(1))
+        yield block
         left -= len(block)
     if left and sound.frames < 1 << 60:
         raise DataDirError(f"{path}: truncated: {last - first} samples promised, {left} missing")
-    return np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
 
 
-def _decode_g722(path: Path, file: BinaryIO, start: float, end: float | None) -> np.ndarray:
-    """Raw G.722. Its state runs from the first byte on, so decode from there and keep the part."""
-    try:
-        import av
-    except ImportError:
-        raise DataDirError(
-            f"{path}: G.722 needs PyAV; run: pip install 'audiovae[formats]'"
-        ) from None
+def check_range(path: Path, num_samples: int, not_finite: int, peak: float) -> None:
+    """Refuse what is no audio.
 
-    first, last = _span(path, _G722_RATE, start, end, 2 * path.stat().st_size)
-    blocks: list[np.ndarray] = []
-    at = 0
-    try:
-        with av.open(file, format="g722", mode="r") as container:
-            for frame in container.decode(audio=0):
-                block = frame.to_ndarray().reshape(-1)
-                if at + len(block) > first:
-                    blocks.append(block[max(first - at, 0) : last - at])
-                at += len(block)
-                if at >= last:
-                    break
-    except av.error.FFmpegError as error:
-        raise DataDirError(f"{path}: not readable as G.722: {error}") from error
-    if at < last:
-        raise DataDirError(f"{path}: truncated: {last} samples promised, {last - at} missing")
-    return (np.concatenate(blocks) / np.float32(32768)).astype(np.float32, copy=False)
+    Raises:
+        DataDirError: no samples, NaN or infinite ones, or a peak above `LOUDEST`.
+    """
+    if not num_samples:
+        raise DataDirError(f"{path}: no samples in it (0 frames)")
+    if not_finite:
+        raise DataDirError(f"{path}: {not_finite} samples are NaN or infinite")
+    if peak > LOUDEST:
+        raise DataDirError(f"{path}: peak {peak:.3g}, wanted at most {LOUDEST:g}")
 
 
 def _check_signal(path: Path, wave: np.ndarray) -> None:
-    if not len(wave):
-        raise DataDirError(f"{path}: no samples in it (0 frames)")
-    peak = np.abs(wave).max()
-    if not np.isfinite(peak):
-        raise DataDirError(f"{path}: {np.sum(~np.isfinite(wave))} samples are NaN or infinite")
-    if peak > LOUDEST:
-        raise DataDirError(f"{path}: peak {peak:.3g}, wanted at most {LOUDEST:g}")
+    peak = np.abs(wave).max(initial=0.0)
+    not_finite = 0 if np.isfinite(peak) else int(np.sum(~np.isfinite(wave)))
+    check_range(path, len(wave), not_finite, peak)
     if np.sqrt(np.mean(np.square(wave, dtype=np.float64))) < QUIETEST:
         raise DataDirError(f"{path}: silent: root mean square below {QUIETEST:g}")

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-VERBS = ("validate", "extract", "stats", "train", "evaluate", "synthesize", "export")
+VERBS = (
+    "prepare", "validate", "extract", "stats", "train", "evaluate", "synthesize", "export",
+)  # fmt: skip
 
 
 def audiovae(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -49,6 +51,8 @@ def test_each_verb_explains_itself(verb: str) -> None:
         (2, ["validate", "--nosuchoption", "x"], "nosuchoption"),
         (2, ["extract", "data", "dump", "--config", "none.yaml"], "none.yaml"),
         (2, ["extract", "data", "dump", "latent.zdim=3"], "did you mean 'latent.z_dim'"),
+        (3, ["prepare", "audio", "data"], "audio: no such folder"),
+        (2, ["prepare", ".", "data", "--speaker_regex", "p[0-9]+"], "wanted one"),
         (3, ["validate", "data"], "data"),
         (3, ["extract", "data", "dump"], "data"),
         (3, ["stats", "dump"], "dump"),

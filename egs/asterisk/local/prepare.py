@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import hashlib
 import re
 import sys
 from collections import Counter
@@ -21,13 +20,12 @@ from rich.progress import track
 
 from audiovae.data.audio_io import read_audio, write_wav
 from audiovae.data.kaldi_dir import DataDir, write_table
+from audiovae.data.split import PARTS, part_of
 from audiovae.errors import DataDirError
 
 SAMPLE_RATE = 16000  # Hz, of every prompt
 SPEAKERS = {"en": "allison", "es": "allison", "fr": "june", "it": "carlo"}
 SUFFIXES = (".sln16", ".g722", ".wav")  # the better copy first
-# Per mille of utterances, by hash: a new prompt moves no other one.
-TEST, DEV = 80, 40
 # Not speech, in every language; some transcripts lack them.
 TONES = {"beep", "beeperr", "ascending-2tone", "descending-2tone", "tt-monkeys"} | {
     "confbridge-join",
@@ -41,7 +39,7 @@ def main() -> int:
     parser.add_argument("root", type=Path)
     parser.add_argument("langs", nargs="+", choices=sorted(SPEAKERS), metavar="LANG")
     arguments = parser.parse_args()
-    parts = {part: DataDir(Path("data") / part, {}, {}) for part in ("train", "dev", "test")}
+    parts = {part: DataDir(Path("data") / part, {}, {}) for part in PARTS}
     languages: dict[str, str] = {}
     try:
         for lang in arguments.langs:
@@ -142,12 +140,6 @@ def spoken(text: str) -> str:
     """The words of a transcript, without its remarks: 'at [@]' -> 'at'."""
     text = re.sub(r"\([^)]*\)|\[\W*\]", " ", text)
     return " ".join(re.sub(r"[\[\]]", "", text).split())
-
-
-def part_of(utt_id: str) -> str:
-    """train, dev or test, by a hash of the id alone."""
-    place = int(hashlib.sha256(utt_id.encode()).hexdigest(), 16) % 1000
-    return "test" if place < TEST else "dev" if place < TEST + DEV else "train"
 
 
 def as_wav(sound: Path, wav: Path) -> Path:
