@@ -263,6 +263,35 @@ def test_export_prints_the_figures_of_the_run(world: Path, tmp_path: Path) -> No
     assert "`wer.model`" in card
 
 
+def test_export_with_damaged_figures_writes_nothing(world: Path, tmp_path: Path) -> None:
+    from audiovae.export import export_model
+
+    metrics = tmp_path / "run" / "eval" / "test" / "metrics.json"
+    metrics.parent.mkdir(parents=True)
+    metrics.write_text("x")
+    with pytest.raises(DataDirError, match=r"metrics\.json: damaged.*audiovae evaluate"):
+        export_model(world / "model", tmp_path / "out", run_dir=tmp_path / "run")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_was_made_before_a_fault_stands_in_the_manifest(
+    run: Run, world: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.wav").write_bytes(b"")
+    inputs = ["--wav", "voice0-0.wav", "--wav", str(tmp_path / "empty.wav")]
+    result = run("synthesize", "model", "reconstruct", *inputs, "--out", str(tmp_path / "out"))
+    assert isinstance(result.exception, DataDirError)
+    lines = read_manifest(tmp_path / "out" / "manifest.jsonl")
+    assert [line["file"] for line in lines] == [p.name for p in (tmp_path / "out").glob("*.wav")]
+
+
+def test_outputs_do_not_go_into_a_checkpoint() -> None:
+    from audiovae.cli.loading import run_folder
+
+    assert run_folder(Path("exp/a/checkpoints/step-00000010")) == Path("exp/a")
+    assert run_folder(Path("exp/a")) == Path("exp/a")
+
+
 def test_train_gets_config_overrides_and_folders(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

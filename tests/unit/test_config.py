@@ -125,6 +125,18 @@ def test_missing_file_and_override_without_value(tmp_path: Path) -> None:
         load_config(None, ["latent.z_dim"])
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "encoder.heads=0", "encoder.heads=-2", "encoder.conv_kernel=-1", "encoder.ff_mult=0",
+        "decoder.location_kernel=-3", "train.betas=[2,3]", "train.seed=-1", "train.weight_decay=-1",
+    ],
+)  # fmt: skip
+def test_numbers_that_no_model_can_have(override: str) -> None:
+    with pytest.raises(ConfigError, match=override.split("=")[0]):
+        load_config(None, [override])
+
+
 @pytest.mark.parametrize("override", ["train.steps=[1", "train.steps={a: 1", "train.steps='1"])
 def test_an_override_that_is_not_yaml(override: str) -> None:
     with pytest.raises(ConfigError, match="command line"):

@@ -152,8 +152,10 @@ def test_changes_are_noticed(corpus: DataDir, tmp_path: Path) -> None:
     corpus.text["u0"] = "new words"  # no audio to read again
     assert extract(corpus, dump, CONFIG).reused
     assert FeatureArchive(dump).text == {"u0": "new words", "u1": "one"}
+    (dump / "stats.json").write_text("of the features so far")
     soundfile.write(corpus.wav["u0"], burst(0.7, seed=9), 16000)
     assert not extract(corpus, dump, CONFIG).reused
+    assert not (dump / "stats.json").exists()
     assert FeatureArchive(dump)["u0"].shape != before.shape
     assert not extract(corpus, dump, Config(data=DataConfig(max_seconds=3.0))).reused
     assert "long" in FeatureArchive(dump)
@@ -166,6 +168,14 @@ def test_nothing_usable_is_an_error(tmp_path: Path) -> None:
     data.write(tmp_path / "data")
     with pytest.raises(DataDirError, match="is the data dir"):
         extract(data, tmp_path / "data", CONFIG)
+
+
+def test_nothing_usable_leaves_the_features_there_were(corpus: DataDir, tmp_path: Path) -> None:
+    extract(corpus, tmp_path / "dump", CONFIG)
+    before = (tmp_path / "dump" / "feats.ark").read_bytes()
+    with pytest.raises(DataDirError, match="none of"):
+        extract(corpus, tmp_path / "dump", Config(data=DataConfig(min_seconds=30, max_seconds=60)))
+    assert (tmp_path / "dump" / "feats.ark").read_bytes() == before
 
 
 @pytest.fixture
