@@ -90,7 +90,7 @@ if begin train "$exp/checkpoints" "$config" "${overrides[@]}" dump/train/{stats.
   finish
 fi
 if begin evaluate "$exp/eval/test/metrics.json" "$exp"/checkpoints/*/manifest.json dump/test/feats.scp; then
-  run audiovae evaluate "$exp" --dump dump --set test --data data/test
+  run audiovae evaluate "$exp" --dump dump --set test
   finish
 fi
 if begin synthesize "$exp/synth" "$exp"/checkpoints/*/manifest.json dump/test/feats.scp; then

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from audiovae.cli.synthesize import synthesize
+from audiovae.errors import DataDirError
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +83,10 @@ def evaluate(
     )
     from audiovae.data.archive import FeatureArchive
 
+    if data is not None and not (data / "utt2lang").is_file():
+        raise DataDirError(
+            f"{data / 'utt2lang'}: no such file, wanted lines of utt_id and language"
+        )
     where = pick_device(device)
     model = load_model(model_folder(exp_dir), where)
     test, train_set = FeatureArchive(dump / dataset), FeatureArchive(dump / "train")

@@ -132,20 +132,43 @@ def synthesize(
 def _refuse_unread(context: typer.Context, operation: str) -> None:
     given = {
         name
-        for name in _SOME_READ
+        for name in (*_SOME_READ, "dataset")
         if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
     }
-    unread = sorted(given - _READS[operation])
+    unread = sorted(given - _READS[operation] - {"dataset"})
     if unread:
         raise ConfigError(
             f"{operation} does not read {', '.join(f'--{name}' for name in unread)}; "
             f"it reads {', '.join(f'--{name}' for name in sorted(_READS[operation]))}"
         )
+    values = context.params
+    draws_u = operation in ("sample", "demo") or values["mode"] == "shared_noise"
+    idle = {
+        "set": "dataset" in given and values["dump"] is None and "is read with --dump only",
+        "temperature": "temperature" in given and not draws_u and values["latent"] == "mean"
+        and "is of draws, and nothing is drawn here: add --latent sample",
+        "max_seconds": "max_seconds" in given and not draws_u
+        and "is of draws from the prior: add --mode shared_noise",
+        "n": "n" in given and operation == "reconstruct" and (values["utt_id"] or values["wav"])
+        and "takes the first of a whole set: give no --utt_id and no --wav",
+        "latent": "latent" in given and operation == "sample" and not values["voice"]
+        and "is of the voice: add --voice",
+        "prior": "prior" in given and bool(values["voice"])
+        and "is where z comes from without --voice: give one of the two",
+    }  # fmt: skip
+    for name, fault in idle.items():
+        if fault:
+            raise ConfigError(f"{operation}: --{name} {fault}")
 
 
 def _utt_or_file(name: str, archive: FeatureArchive | None) -> Name:
-    known = archive is not None and name in archive
-    return name if known or not Path(name).is_file() else Path(name)
+    if archive is not None and name in archive:
+        return name
+    if Path(name).is_file():
+        return Path(name)
+    if archive is None:
+        raise ConfigError(f"--voice '{name}': no such file; an utt_id needs --dump and --set")
+    return name
 
 
 def _report(folder: OutputFolder, max_seconds: float) -> None:

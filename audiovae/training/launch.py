@@ -35,8 +35,10 @@ def launch(num_processes: int, arguments: Sequence[str]) -> None:
         rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0,
         logs_specs=DefaultLogsSpecs(local_ranks_filter={0}), shutdown_timeout=GRACE_SECONDS,
     )  # fmt: skip
-    # its report of a failed process says no more than that process did
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    # what it reports of a process that ended says no more than that process did
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         elastic_launch(config, sys.executable)("-m", "audiovae", *arguments)
     except ChildFailedError as error:

@@ -123,8 +123,11 @@ class _Run:
             self.log = log
             try:
                 started = time.monotonic() - self.at.seconds
+                launcher = os.getppid()
                 for batches, epoch, done in self._batches():
                     # the main process's clock and signals count, so that all stop together
+                    if _launcher_is_gone(launcher):
+                        stop.append(signal.SIGTERM)
                     seconds, stopped = self._agree(time.monotonic() - started, float(bool(stop)))
                     self.at.seconds = seconds
                     if self._progress() >= 1.0 or stopped:
@@ -271,6 +274,8 @@ class _Run:
                 self._validate()
             fit_mixture(self.model, self.train_set, seed=self.config.train.seed)
         path = self._save() if self.main else self.checkpoints
+        if interrupted and self.main:
+            _log.info("stopped, saved in %s; the same command goes on from there", path)
         self.accelerator.wait_for_everyone()
         return path
 
@@ -287,6 +292,11 @@ def _features(config: Config, dump_dir: Path) -> tuple[FeatureArchive, FeatureAr
         if not archive.utt_ids:
             raise DataDirError(f"{archive.path}: no utterances")
     return train, dev, stats
+
+
+def _launcher_is_gone(parent: int) -> bool:
+    """One of several processes whose launcher was killed: nobody is left to stop it."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != parent
 
 
 def _noise_seed(*parts: int) -> int:
