@@ -81,9 +81,7 @@ def test_no_rank_is_left_empty() -> None:
     ranks = [list(sampler(num_frames=long, frames=500, rank=r, processes=3)) for r in range(3)]
     assert all(batch for rank in ranks for batch in rank)
     assert sorted(i for rank in ranks for batch in rank for i in batch) == list(range(7))
-    with pytest.raises(
-        DataDirError, match="2 utterances .* for 3 processes: give at most --num_processes 2"
-    ):
+    with pytest.raises(DataDirError, match=r"^2 utterances .* at most --num_processes 2$"):
         sampler(num_frames=[1, 2], processes=3)
 
 
