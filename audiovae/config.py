@@ -141,6 +141,7 @@ class LatentConfig:
     u_capacity: float = 0.0  # nats per second; upper limit on KL(u); 0 off
     u_free_bits: float = 0.0  # nats per u_k below which KL(u) costs nothing extra
     u_warmup_steps: int = 500  # steps of linear KL warm-up
+    u_beta: float = 1.0  # weight of KL(u) after the warm-up; below 1 u says more, above 1 less
     u_logvar_init: float = -3.0  # bias of the posterior log variance at the start
     u_std_floor: float = 0.1  # least posterior standard deviation
     instance_norm: bool = True  # take each utterance's mean and std out of the u path
@@ -167,6 +168,7 @@ class LatentConfig:
                     "u_capacity",
                     "u_free_bits",
                     "u_warmup_steps",
+                    "u_beta",
                     "u_std_floor",
                     "u_adversary",
                 )

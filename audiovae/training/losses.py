@@ -107,7 +107,7 @@ class Objective(nn.Module):
         """
         latent, frames = self.latent, terms.frames.sum()
         beta_z = kl_weight(step, latent.z_warmup_steps)
-        beta_u = kl_weight(step, latent.u_warmup_steps)
+        beta_u = latent.u_beta * kl_weight(step, latent.u_warmup_steps)
         # free bits of the batch's mean per dimension (z) and of each u_k
         kl_z = terms.kl_z.mean(0).clamp(min=latent.z_free_bits).sum() * len(terms.frames)
         kl_u = terms.kl_u

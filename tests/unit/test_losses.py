@@ -50,11 +50,11 @@ def test_with_all_weights_one_it_is_the_bound_per_frame(small_config: SmallConfi
 
 
 def test_warm_up_raises_each_kl_by_its_own_steps(small_config: SmallConfig) -> None:
-    config = small_config(*NO_GAMES, "latent.z_warmup_steps=10", "latent.u_warmup_steps=20")
-    objective, given = Objective(config), terms()
+    warmup = ["latent.z_warmup_steps=10", "latent.u_warmup_steps=20", "latent.u_beta=0.5"]
+    objective, given = Objective(small_config(*NO_GAMES, *warmup)), terms()
     frames = given.frames.sum()
     fixed = (given.reconstruction + given.end + given.length).sum()
-    for step, beta_z, beta_u in ((0, 0, 0), (5, 0.5, 0.25), (10, 1, 0.5), (30, 1, 1)):
+    for step, beta_z, beta_u in ((0, 0, 0), (5, 0.5, 0.125), (10, 1, 0.25), (30, 1, 0.5)):
         loss, parts = objective(given, step)
         assert (parts["beta_z"], parts["beta_u"]) == (beta_z, beta_u)
         wanted = (fixed + beta_z * given.kl_z.sum() + beta_u * given.kl_u.sum()) / frames
