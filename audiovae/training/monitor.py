@@ -154,7 +154,8 @@ def warn_if_unused(figures: dict[str, float], step: int) -> None:
     if figures["shuffle_z"] < 1.0:
         _log.warning(
             "step %d: shuffling z costs %.2f nats a frame: the decoder ignores z. Lower the rate "
-            "of u (latent.u_beta, latent.u_capacity, latent.u_stride) or raise latent.u_warmup_steps",
+            "of u (latent.u_beta, latent.u_capacity, latent.u_stride) or raise "
+            "latent.u_warmup_steps",
             step, figures["shuffle_z"],
         )  # fmt: skip
     if figures["shuffle_memory"] < 1.0:
