@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from audiovae.config import Config
@@ -45,7 +44,8 @@ class ContentAdversary(nn.Module):
     """Guesses z from u; the u path is trained to leave it nothing to guess from.
 
     Needs no labels: the target is the posterior mean of z, which carries the voice. Gradient
-    reversal after Ganin and Lempitsky 2015.
+    reversal after Ganin and Lempitsky 2015, as long as the guess beats the mean of z: beyond that
+    nothing is hidden any more, and u would run away from a guesser it can mislead without end.
     """
 
     def __init__(self, u_dim: int, z_dim: int, width: int = 128) -> None:
@@ -58,25 +58,18 @@ class ContentAdversary(nn.Module):
     def forward(self, u: Tensor, u_lengths: Tensor, z_mean: Tensor, weight: float) -> Tensor:
         """u (B, K, U), z_mean (B, Z) -> mean squared error of the guess, relative to z's spread."""
         mask = length_mask(u_lengths, u.shape[1])
-        u = _ReverseGradient.apply(u * mask.unsqueeze(-1), weight)
+        u = u * mask.unsqueeze(-1)
         hidden = self.local(u.transpose(1, 2)).transpose(1, 2)
         mean = masked_mean(hidden, mask)
         spread = masked_mean((hidden - mean.unsqueeze(1)).square(), mask).add(1e-5).sqrt()
         guess = self.out(torch.cat([mean, spread], -1))
         target = z_mean.detach()
         target = (target - target.mean(0)) / target.std(0, unbiased=False).clamp(min=MIN_SPREAD)
-        return F.mse_loss(guess, target)
-
-
-class _ReverseGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, weight: float) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.weight = weight
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return -ctx.weight * gradient, None
+        error = (guess - target).square().mean(1)
+        if u.requires_grad:
+            informed = (error.detach() < target.square().mean(1)).to(u.dtype)[:, None, None]
+            u.register_hook(lambda gradient: -weight * informed * gradient)
+        return error.mean()
 
 
 class Objective(nn.Module):

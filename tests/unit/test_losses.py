@@ -169,6 +169,17 @@ def test_the_adversary_learns_and_u_unlearns() -> None:
         assert better < adversary(u, given.u_lengths, z_mean, 0.5) < worse
 
 
+def test_u_does_not_run_from_an_adversary_that_knows_nothing() -> None:
+    torch.manual_seed(0)
+    adversary, given = ContentAdversary(3, 4), terms()
+    adversary.out.bias.data[:] = torch.tensor([9.0, -9.0, 9.0, -9.0])  # worse than the mean of z
+    u = given.u.detach().requires_grad_()
+    assert adversary(u, given.u_lengths, given.z_mean, 0.5) > 1
+    adversary(u, given.u_lengths, given.z_mean, 0.5).backward()
+    assert (u.grad == 0).all()
+    assert all(p.grad.abs().sum() > 0 for p in adversary.parameters())
+
+
 def test_the_adversary_hears_the_real_steps_only() -> None:
     torch.manual_seed(0)
     adversary, given = ContentAdversary(3, 4), terms()
